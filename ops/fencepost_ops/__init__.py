@@ -1,0 +1,1 @@
+"""What an operator and a tester run: the command line, local servers, drills and the checker."""

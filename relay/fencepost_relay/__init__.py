@@ -1,0 +1,1 @@
+"""The relay: the only publisher of what the outbox says is due."""

@@ -1,0 +1,1 @@
+"""The Celery fleet: planner, dispatcher, reconciler and compensator."""
