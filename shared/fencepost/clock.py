@@ -1,0 +1,73 @@
+"""Instants, identifiers and the worker's own clock.
+
+Instants are aware UTC datetimes with microseconds. What time it *is* only Postgres says; a worker's clock
+measures how much of an interval is left, and nothing else.
+"""
+
+import re
+import secrets
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from uuid import UUID
+
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+"""Stands for "not before a person acts"; the driver cannot load Postgres's own infinity."""
+
+_RFC3339 = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
+)
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
+
+
+def rfc3339(instant: datetime) -> str:
+    """`2026-01-02T03:04:05.000006Z`: UTC and six decimals always, so that text sorts as time does.
+
+    ValueError for a datetime without a zone.
+    """
+    if instant.tzinfo is None:
+        raise ValueError(f"{instant!r} has no time zone")
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def parse_rfc3339(text: str) -> datetime:
+    """The instant of an RFC 3339 timestamp, in UTC; decimals past the sixth are cut off, not rounded.
+
+    ValueError for anything else, leap seconds included.
+    """
+    match = _RFC3339.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:80]!r} is not an RFC 3339 timestamp such as 2026-01-02T03:04:05Z")
+    *date, fraction, sign, hours, minutes = match.groups()
+    microsecond = int((fraction or "0")[:6].ljust(6, "0"))
+    zone = UTC
+    if sign is not None:
+        offset = timedelta(hours=int(hours), minutes=int(minutes))
+        zone = timezone(-offset if sign == "-" else offset)
+    year, month, day, hour, minute, second = map(int, date)
+    try:
+        return datetime(year, month, day, hour, minute, second, microsecond, zone).astimezone(UTC)
+    except OverflowError as error:
+        raise ValueError(f"{text!r} is outside the years 1 to 9999") from error
+
+
+def boottime() -> float:
+    """Seconds since boot, suspended time included where the system counts it (Linux), else monotonic."""
+    return time.clock_gettime(_CLOCK)
+
+
+def new_id(now_ms: int, rand: int) -> UUID:
+    """A version 7 UUID: ids of a later millisecond sort later, those of one in the order of `rand` (74 bits)."""
+    if not 0 <= now_ms < 1 << 48:
+        raise ValueError(f"{now_ms} ms do not fit the 48 bits of a version 7 UUID")
+    high, low = rand >> 62 & 0xFFF, rand & (1 << 62) - 1
+    return UUID(int=now_ms << 80 | 0x7 << 76 | high << 64 | 0b10 << 62 | low)
+
+
+def uuid7() -> UUID:
+    """`new_id` from this machine's wall clock; the order is a convenience for indexes, never an argument."""
+    return new_id(time.time_ns() // 1_000_000, secrets.randbits(74))
+
+
+def token() -> str:
+    """128 random bits in hex: an owner no other execution has."""
+    return secrets.token_hex(16)
