@@ -1,10 +1,10 @@
 """One text, and so one hash, for every JSON value: RFC 8785 over a strict subset of JSON.
 
-Refused, because two readers could take them for different things: duplicate keys, floats (anything written with
-a point or an exponent), NaN and infinities, integers beyond 2**53 - 1, lone surrogates, NUL. Text is compared
-code point by code point and never normalised. Money is a currency, integer minor units and a scale; instants are
-RFC 3339 in UTC. `HASH_VERSION` is stored in front of each arguments hash and rises with every change of these
-rules.
+Refused, because two readers could take them for different things: duplicate keys, floats (anything written
+with a point or an exponent), NaN and infinities, integers beyond 2**53 - 1, lone surrogates, NUL. Text is
+compared code point by code point and never normalised. Money is a currency, integer minor units and a scale;
+instants are RFC 3339 in UTC. `HASH_VERSION` stands in front of each arguments hash and rises with every
+change of these rules.
 """
 
 import hashlib
@@ -83,7 +83,7 @@ _ENCODER = json.JSONEncoder(
 
 
 def parse(text: str | bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> JSON:
-    """The JSON value that `text` spells, if it has exactly one meaning. Bytes must be UTF-8 without a mark.
+    """The JSON value that `text` spells, if it has exactly one. Bytes must be UTF-8 without a mark.
 
     Raises CanonicalError. Size and depth are checked before anything is built.
     """
@@ -137,7 +137,7 @@ def _nesting(text: str, enough: int) -> int:
 
 
 def admit(value: object, *, max_depth: int = ENCODE_DEPTH) -> JSON:
-    """`value` itself, if it is made of None, bool, int, str, list, tuple and dict[str] within the rules above.
+    """`value` itself, if it is made of None, bool, int, str, list, tuple and dict[str], by the rules above.
 
     Raises CanonicalError, naming the first place that breaks one. Subclasses are refused, but for those of
     str: a text enumeration stands for its text.
@@ -243,7 +243,7 @@ def arguments_hash(value: object) -> str:
     return f"{HASH_VERSION}:{digest('fencepost.arguments.v1', value)}"
 
 
-# Controls but tab and line ends, directional overrides, surrogates; and backslashes that would read as escapes.
+# Controls but tab and line ends, directional overrides, surrogates; backslashes that would read as escapes.
 _HIDDEN = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
 _SHOWN = re.compile(rf"(\\+)(?=[u{_HIDDEN}])|[{_HIDDEN}]")
 _CUT_ESCAPE = re.compile(r"\\+(?:u[0-9a-f]{0,3})?\Z")
@@ -252,9 +252,9 @@ _CUT_ESCAPE = re.compile(r"\\+(?:u[0-9a-f]{0,3})?\Z")
 def sanitize(text: object, limit: int) -> str:
     r"""`text` as at most `limit` characters that can be stored and shown anywhere; never raises.
 
-    NUL, other controls but tab and line ends, directional overrides and lone surrogates become visible, NUL as
-    `\u0000`; backslashes in front of those or of a `u` are doubled, so that an uncut text can be read back. A cut
-    text ends in "…". Anything but text is shown by `str`, undecodable bytes as surrogates.
+    NUL, other controls but tab and line ends, directional overrides and lone surrogates become visible, NUL
+    as `\u0000`; backslashes in front of those or of a `u` are doubled, so that an uncut text reads back.
+    A cut text ends in "…". Anything but text is shown by `str`, undecodable bytes as surrogates.
     """
     if limit <= 0:
         return ""
