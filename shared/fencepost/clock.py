@@ -56,7 +56,7 @@ def boottime() -> float:
 
 
 def new_id(now_ms: int, rand: int) -> UUID:
-    """A version 7 UUID: ids of a later millisecond sort later, those of one in the order of `rand` (74 bits)."""
+    """A version 7 UUID: ordered by millisecond, within one by `rand` (74 bits)."""
     if not 0 <= now_ms < 1 << 48:
         raise ValueError(f"{now_ms} ms do not fit the 48 bits of a version 7 UUID")
     high, low = rand >> 62 & 0xFFF, rand & (1 << 62) - 1

@@ -1,0 +1,334 @@
+"""The values tools and planners are made of: proposals, turns, contexts, dependencies, and the tool itself.
+
+A tool of kind `http` is two pure parts, `request(args)` and `parse(response)`, so that what was hashed,
+shown, approved and sent is one thing; a tool of kind `python` is a free-form function of which only the
+arguments are bound. Nothing here does I/O.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import Enum, StrEnum
+from functools import cached_property
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ValidationError
+
+from fencepost.canonical import digest
+from fencepost.clock import rfc3339
+from fencepost.contracts import Contract, Effect
+from fencepost.dependencies import DependencySpec
+from fencepost.errors import UsageError
+from fencepost.wire import Request, Response, StoredRequest
+
+__all__ = [
+    "PER_PROPOSAL",
+    "Absent",
+    "Attempt",
+    "CallView",
+    "Context",
+    "DependencySpec",
+    "Found",
+    "Intent",
+    "LookupResult",
+    "OnStop",
+    "PerProposal",
+    "Proposal",
+    "Request",
+    "Response",
+    "StoredRequest",
+    "Tool",
+    "Turn",
+    "Unclear",
+    "compensation_key",
+    "load_result",
+    "operation_key",
+]
+
+
+class OnStop(StrEnum):
+    """What becomes of a stopped run's committed effects."""
+
+    COMPENSATE = "compensate"
+    """They are offset, in reverse order of success, by the compensations their tools declare."""
+    LEAVE = "leave"
+    """They stay, and the end state lists them."""
+
+
+class PerProposal(Enum):
+    """The type of `PER_PROPOSAL`."""
+
+    PER_PROPOSAL = "per_proposal"
+
+
+PER_PROPOSAL: Final = PerProposal.PER_PROPOSAL
+"""Asked for explicitly: every proposal is a business intent of its own, so equals are executed twice."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The lookup found the effect of this key. `same_arguments` False: the key carried another request."""
+
+    receipt: str | None = None
+    result: Any = None
+    same_arguments: bool = True
+
+
+@dataclass(frozen=True)
+class Absent:
+    """The lookup found nothing at the instant it was asked; what that proves the contract says."""
+
+
+@dataclass(frozen=True)
+class Unclear:
+    """The lookup gave no answer that can be used; it is asked again later."""
+
+    detail: str = ""
+
+
+LookupResult = Found | Absent | Unclear
+Intent = Callable[[Any], Sequence[object]] | PerProposal
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One step a planner proposes: input to be validated, never an order.
+
+    `arguments` is JSON text as a model wrote it, a mapping, or a pydantic model (kept as its JSON value).
+    `call_id` is a label to find the result by, never a key. `required` is ignored: the tool says it.
+    """
+
+    tool: str
+    arguments: Mapping[str, Any] | str | BaseModel = field(default_factory=dict)
+    call_id: str = ""
+    version: int | None = None
+    required: bool | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.arguments, BaseModel):
+            object.__setattr__(self, "arguments", self.arguments.model_dump(mode="json", by_alias=True))
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One answer of a planner: proposals, or the run's claimed result, or neither (an empty turn).
+
+    `usage` and `raw` are what the model reported and said. To propose and finish at once is a ValueError.
+    """
+
+    proposals: Sequence[Proposal] = ()
+    finish: Any | None = None
+    usage: Mapping[str, Any] = field(default_factory=dict)
+    raw: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "proposals", tuple(self.proposals))
+        if self.proposals and self.finish is not None:
+            raise ValueError("a turn either proposes calls or finishes the run, not both")
+
+
+@dataclass(frozen=True)
+class CallView:
+    """What a planner sees of an earlier call: its state and, once SUCCEEDED, its result as JSON."""
+
+    call_id: str
+    tool: str
+    arguments: Any
+    state: str
+    result: Any = None
+    error: str | None = None
+    receipt: str | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the call ended with its effect proved."""
+        return self.state == "SUCCEEDED"
+
+
+@dataclass(frozen=True)
+class Context:
+    """All a planner may decide from, rebuilt from the ledger for every turn; `turn` counts from 1.
+
+    `calls` holds exactly one entry per call of this run, in order of turn and position in the turn.
+    """
+
+    run_id: str
+    tenant: str
+    principal: str
+    input: Any
+    turn: int
+    calls: tuple[CallView, ...] = ()
+    deadline: datetime | None = None
+
+    def call(self, label: str) -> CallView | None:
+        """The latest call proposed under this label, or None."""
+        return next((call for call in reversed(self.calls) if call.call_id == label), None)
+
+    def by_tool(self, name: str) -> tuple[CallView, ...]:
+        """Every call of this tool, oldest first."""
+        return tuple(call for call in self.calls if call.tool == name)
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What a Python tool is handed beside its arguments, and all it may act with.
+
+    `operation_key` names the business intent and is the same in every attempt: hand it downstream.
+    `remaining` gives the seconds this attempt has left; after them nobody waits for the tool's answer.
+    """
+
+    run: str
+    call: str
+    number: int
+    operation_key: str
+    deadline: datetime
+    remaining: Callable[[], float]
+    capability: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tool:
+    """A tool as registered: name and version, effect, contract, models and its pure parts.
+
+    `intent` names the business intent from validated arguments; READ tools need none. `receipt` is the field
+    of the result that holds the downstream's own reference, or a function of the result.
+    """
+
+    name: str
+    version: int
+    kind: Literal["http", "python"]
+    effect: Effect
+    dependency: DependencySpec
+    contract: Contract
+    arguments: type[BaseModel]
+    returns: type[BaseModel] | None = None
+    intent: Intent = PER_PROPOSAL
+    request: Callable[[Any], Request] | None = None
+    parse: Callable[[Response], Any] | None = None
+    lookup: Callable[[Any, str], Request] | None = None
+    lookup_parse: Callable[[Response, Any], LookupResult] | None = None
+    compensate: Callable[[Any, Any], Proposal] | None = None
+    check: Callable[[Any], object] | None = None
+    function: Callable[[Any, Attempt], Any] | None = None
+    receipt: str | Callable[[Any], object] = "id"
+    tenant_fields: tuple[str, ...] = ("tenant",)
+    required: bool = True
+
+    @property
+    def scope(self) -> str:
+        """The scope its operation keys are unique in."""
+        return self.dependency.scope
+
+    @property
+    def has_lookup(self) -> bool:
+        """Whether the downstream can be asked about an unknown outcome."""
+        return self.lookup is not None
+
+    @property
+    def compensable(self) -> bool:
+        """Whether a committed effect can be offset."""
+        return self.compensate is not None
+
+    @cached_property
+    def definition_digest(self) -> str:
+        """Names what is approved: name, version, kind, scope, effect, contract, arguments; not the code."""
+        schema = json.dumps(self.arguments.model_json_schema(), sort_keys=True, default=str)
+        parts = [
+            self.name,
+            self.version,
+            self.kind,
+            self.scope,
+            self.effect.value,
+            dict(self.contract.to_json()),
+            schema,
+        ]
+        return digest("fencepost.tool.v1", parts)
+
+    def read_arguments(self, text: str) -> BaseModel:
+        """The argument model of stored canonical text; ValidationError if this version no longer takes it."""
+        return self.arguments.model_validate_json(text, strict=True, extra="forbid")
+
+    def operation(self, tenant: str, args: BaseModel, *, run: str, turn: int, ordinal: int) -> str | None:
+        """The operation key of a proposal, None for READ; TypeError, or whatever `intent` raises."""
+        if self.effect is Effect.READ:
+            return None
+        if isinstance(self.intent, PerProposal):
+            return operation_key(tenant, self.scope, self.name, ("fencepost.proposal", run, turn, ordinal))
+        parts = self.intent(args)
+        if not isinstance(parts, tuple | list) or not parts:
+            raise TypeError(
+                f"intent of {self.name} must give a tuple of one or more parts, not {type(parts).__name__}"
+            )
+        return operation_key(tenant, self.scope, self.name, parts)
+
+    def stored_request(self, args: BaseModel) -> StoredRequest:
+        """The exact request to store and send; UsageError for a tool that sends none."""
+        if self.request is None:
+            raise UsageError(f"tool {self.name} sends no request")
+        return self.request(args).bind(self.dependency.url())
+
+    def lookup_request(self, args: BaseModel, key: str) -> StoredRequest:
+        """The exact request that asks for the effect of `key`; UsageError without a lookup."""
+        if self.lookup is None:
+            raise UsageError(f"tool {self.name} has no lookup")
+        return self.lookup(args, key).bind(self.dependency.url())
+
+    def compensation(self, args: BaseModel, result: str | None, receipt: str | None) -> Proposal:
+        """The proposal that offsets an effect, from its stored result text or else from its receipt.
+
+        UsageError if the tool has no compensation or the result cannot be rebuilt; `compensate` may raise too.
+        """
+        if self.compensate is None:
+            raise UsageError(f"tool {self.name} has no compensation")
+        return self.compensate(args, self._rebuilt(result, receipt))
+
+    def _rebuilt(self, result: str | None, receipt: str | None) -> Any:
+        bare = {self.receipt if isinstance(self.receipt, str) else "id": receipt}
+        if self.returns is None:
+            return bare if result is None else load_result(result)
+        for candidate in (result, json.dumps(bare)):
+            if candidate is not None:
+                try:
+                    return self.returns.model_validate_json(candidate)
+                except ValidationError:
+                    continue
+        raise UsageError(
+            f"the result of {self.name} cannot be rebuilt from what is stored, so it cannot be offset"
+        )
+
+
+def load_result(text: str) -> Any:
+    """A stored result as a JSON value; what cannot be read as JSON comes back as the text itself."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def operation_key(tenant: str, scope: str, tool: str, parts: Sequence[object]) -> str:
+    """The key of one business intent, 64 hex digits: equal intents are equal across attempts, turns and runs.
+
+    The tool's version is left out on purpose. CanonicalError for parts that have no canonical form (floats).
+    """
+    return digest("fencepost.operation.v1", [tenant, scope, tool, *map(_part, parts)])
+
+
+def compensation_key(operation: str) -> str:
+    """The key of the one effect that offsets an operation."""
+    return digest("fencepost.compensate.v1", [operation])
+
+
+def _part(value: object) -> Any:
+    match value:
+        case Enum():
+            return _part(value.value)
+        case UUID():
+            return str(value)
+        case datetime():
+            return rfc3339(value)
+        case date():
+            return value.isoformat()
+        case _:
+            return value

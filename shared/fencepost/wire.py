@@ -1,0 +1,216 @@
+"""Requests and answers as bytes: what is stored, sent and read back.
+
+A `Request` is what a tool says, relative to its dependency; a `StoredRequest` is the absolute one that the
+ledger keeps and the engine sends, byte for byte, as often as it is sent.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+from urllib.parse import quote, urlencode, urlsplit
+
+from pydantic import BaseModel
+
+from fencepost.canonical import digest
+
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_METHOD = re.compile(r"[A-Z]{1,16}")
+_VISIBLE = re.compile(r"[\t\x20-\x7e]*")
+_OURS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "idempotency-key",
+        "keep-alive",
+        "te",
+        "trailer",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+_SECRET = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+
+
+def check_headers(headers: Sequence[tuple[str, str]]) -> None:
+    """ValueError for a header HTTP does not allow, or one that belongs to the engine or the transport."""
+    for name, value in headers:
+        if not _TOKEN.fullmatch(name) or not _VISIBLE.fullmatch(value):
+            raise ValueError(f"header {name[:40]!r} has a name or value that HTTP does not allow")
+        if name.lower() in _OURS or name.lower().startswith("fencepost-"):
+            raise ValueError(f"header {name} is added when the request is sent")
+
+
+def _check_path(path: str) -> None:
+    decoded = path.replace("%2e", ".").replace("%2E", ".")
+    if not path.startswith("/") or path.startswith("//") or re.search(r"[\x00-\x20\x7f\\?#]", path):
+        raise ValueError(
+            f"path {path[:80]!r} must start with one '/' and hold no '?', '#', '\\' or white space"
+        )
+    if {".", ".."} & set(decoded.split("/")):
+        raise ValueError(f"path {path[:80]!r} must not climb with '.' or '..'")
+
+
+def check_base_url(url: str) -> str:
+    """`url` without a trailing slash, if requests can be bound to it; ValueError otherwise."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(
+            f"base_url must look like https://host[:port][/path], not {url.rpartition('@')[2]!r}"
+        )
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("base_url must not carry a user or password: requests are stored as they are sent")
+    _ = parts.port  # raises ValueError where the port is no number
+    return url.rstrip("/")
+
+
+@dataclass(frozen=True)
+class StoredRequest:
+    """A request exactly as the ledger stores and the engine sends it; `digest` names its content."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+    digest: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = [
+            self.method,
+            self.target,
+            [list(h) for h in self.headers],
+            hashlib.sha256(self.body).hexdigest(),
+        ]
+        object.__setattr__(self, "digest", digest("fencepost.request.v1", parts))
+
+    def to_text(self) -> str:
+        """JSON with sorted keys, the body in base64; `from_text` gives back an equal request."""
+        value = {
+            "body": base64.b64encode(self.body).decode(),
+            "headers": [list(h) for h in self.headers],
+            "method": self.method,
+            "target": self.target,
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """The request of `to_text`; ValueError for anything else."""
+        try:
+            value = json.loads(text)
+            headers = tuple((str(name), str(content)) for name, content in value["headers"])
+            body = base64.b64decode(value["body"], validate=True)
+            return cls(str(value["method"]), str(value["target"]), headers, body)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError("not a stored request") from error
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a tool wants sent, relative to its dependency's base URL.
+
+    Key, deadline and correlation headers are added when it is sent, credentials come from the dependency:
+    naming any of them here is a ValueError, because the request is stored in the clear. `path` is sent as it
+    is, but for characters outside ASCII; quote untrusted parts with `urllib.parse.quote(part, safe="")`.
+    """
+
+    method: str
+    path: str
+    query: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes = b""
+
+    def __post_init__(self) -> None:
+        if not _METHOD.fullmatch(self.method):
+            raise ValueError(f"{self.method!r} is not an HTTP method in capitals")
+        _check_path(self.path)
+        check_headers(self.headers)
+        if secret := [name for name, _ in self.headers if name.lower() in _SECRET]:
+            raise ValueError(
+                f"header {secret[0]} would be stored: give secrets to app.dependency(headers=...)"
+            )
+
+    @classmethod
+    def get(
+        cls, path: str, *, query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Self:
+        """A GET without a body."""
+        return cls("GET", path, _pairs(query), _pairs(headers))
+
+    @classmethod
+    def delete(
+        cls, path: str, *, query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
+    ) -> Self:
+        """A DELETE without a body."""
+        return cls("DELETE", path, _pairs(query), _pairs(headers))
+
+    @classmethod
+    def post(
+        cls,
+        path: str,
+        *,
+        json: object = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A POST of `json`: a pydantic model or anything the json module takes; None sends no body."""
+        return cls("POST", path, _pairs(query), *_json_body(json, headers))
+
+    @classmethod
+    def put(
+        cls,
+        path: str,
+        *,
+        json: object = None,
+        query: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Self:
+        """A PUT of `json`, as `post`."""
+        return cls("PUT", path, _pairs(query), *_json_body(json, headers))
+
+    def bind(self, base_url: str) -> StoredRequest:
+        """The absolute request to store; equal inputs give equal bytes. ValueError for a bad base URL."""
+        target = check_base_url(base_url) + quote(self.path, safe="/%:@!$&'()*+,;=~-._")
+        if self.query:
+            target += "?" + urlencode(self.query, quote_via=quote)
+        return StoredRequest(self.method, target, self.headers, self.body)
+
+
+def _pairs(values: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return tuple((name, str(value)) for name, value in (values or {}).items())
+
+
+def _json_body(value: object, headers: Mapping[str, str] | None) -> tuple[tuple[tuple[str, str], ...], bytes]:
+    pairs = _pairs(headers)
+    if value is None:
+        return pairs, b""
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json", by_alias=True)
+    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+    if not any(name.lower() == "content-type" for name, _ in pairs):
+        pairs = (*pairs, ("Content-Type", "application/json"))
+    return pairs, body
+
+
+@dataclass(frozen=True)
+class Response:
+    """A complete answer: status, headers by lower-case name, body as received."""
+
+    status: int
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+
+    def json(self) -> Any:
+        """The body as JSON, duplicates and NaN as Python reads them; ValueError if it is none."""
+        return json.loads(self.body)
+
+    @property
+    def text(self) -> str:
+        """The body as UTF-8, undecodable bytes replaced."""
+        return self.body.decode("utf-8", errors="replace")
