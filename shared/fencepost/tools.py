@@ -278,7 +278,7 @@ class Tool:
     def compensation(self, args: BaseModel, result: str | None, receipt: str | None) -> Proposal:
         """The proposal that offsets an effect, from its stored result text or else from its receipt.
 
-        UsageError if the tool has no compensation or the result cannot be rebuilt; `compensate` may raise too.
+        UsageError without a compensation or a result to rebuild; `compensate` may raise as well.
         """
         if self.compensate is None:
             raise UsageError(f"tool {self.name} has no compensation")

@@ -1,0 +1,74 @@
+"""Settings of a process, read from `FENCEPOST_*` environment variables; no password is ever shown."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from fencepost.errors import UsageError
+
+PREFIX = "FENCEPOST_"
+
+# Up to the last "@": a password may hold one that nobody quoted.
+_URL_PASSWORD = re.compile(r"(://[^:@/\s]*):.*@")
+_KEYWORD_PASSWORD = re.compile(
+    r"\b((?:ssl)?pass(?:word|wd)?|pwd)\s*=\s*(?:'(?:[^'\\]|\\.)*'?|[^\s&'\"]+)", re.IGNORECASE
+)
+
+
+def redact(text: str) -> str:
+    """`text` with the password of every DSN in it replaced by `***`; never raises."""
+    return _KEYWORD_PASSWORD.sub(r"\1=***", _URL_PASSWORD.sub(r"\1:***@", text))
+
+
+class Settings(BaseSettings):
+    """One process's settings. Each role of process logs into Postgres with its own DSN."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True, hide_input_in_errors=True
+    )
+
+    dsn: str = Field("", description="Postgres URL, with the login of this process's role")
+    redis_url: str = Field("", description="Redis URL of the broker, the leases and the doorbell")
+    app: str = Field("", description="the application, as module:attribute")
+    slots: int = Field(100, ge=1, description="items one worker process executes at the same time")
+    pool_size: int = Field(8, ge=1, description="Postgres connections of one process at most")
+    task_list: int = Field(100, ge=1, le=1000, description="subjects one broker message names at most")
+    republish_s: float = Field(15, gt=0, description="seconds before a published row is published again")
+    poll_ms: int = Field(250, ge=1, le=60_000, description="milliseconds between looks at the outbox at most")
+    worker_ttl_s: float = Field(
+        10, gt=0, description="seconds of silence after which a worker is taken for dead"
+    )
+    planner_cap_s: float = Field(30, gt=0, description="seconds one planner attempt may take at most")
+    planner_grace_s: float = Field(2, ge=0, description="seconds after a planner attempt before a takeover")
+    takeover_limit: int = Field(5, ge=1, description="takeovers in a row before a subject is given up")
+    fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
+    fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")
+    hostile: bool = Field(default=False, description="late acks and a short visibility timeout, for tests")
+
+    def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            yield name, redact(value) if isinstance(value, str) else value
+
+    def need(self, *names: str) -> None:
+        """UsageError, naming the variables, if one of these settings is empty."""
+        if missing := [PREFIX + name.upper() for name in names if not getattr(self, name)]:
+            raise UsageError(f"set {' and '.join(missing)}")
+
+    def described(self) -> Iterator[tuple[str, str, str]]:
+        """Variable, value without passwords, and meaning of every setting."""
+        for name, info in type(self).model_fields.items():
+            yield PREFIX + name.upper(), redact(str(getattr(self, name))), info.description or ""
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from the environment and overrides; UsageError that names a variable, never its value."""
+    try:
+        return Settings(**overrides)  # type: ignore[arg-type]
+    except ValidationError as error:
+        problems = [
+            f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors(include_input=False)
+        ]
+        raise UsageError("; ".join(problems)) from None
