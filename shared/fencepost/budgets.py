@@ -64,8 +64,8 @@ class Budget:
         if unknown := sorted(map(str, set(value) - known)):
             raise ValueError(f"budget: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         clock = value.get("wall_clock_ms")
-        if clock is not None and (type(clock) is not int or clock > MAX_WALL_CLOCK // _MILLISECOND):
-            raise ValueError(f"budget: wall_clock_ms is a whole number of at most ten years, not {clock!r}")
+        if clock is not None and (type(clock) is not int or not 0 < clock <= MAX_WALL_CLOCK // _MILLISECOND):
+            raise ValueError(f"budget: wall_clock_ms is whole, above zero, at most ten years, not {clock!r}")
         return cls(
             **{name: value[name] for name in _COUNTS if name in value},
             wall_clock=None if clock is None else clock * _MILLISECOND,
