@@ -89,7 +89,11 @@ class TemporaryFolder:
 
     def __init__(self, prefix: str = "fencepost-", *, parent: Path | None = None) -> None:
         self._lifeline = Lifeline({"folder": prefix, "parent": str(parent or tempfile.gettempdir())})
-        self.path = Path(self._lifeline.demand("folder"))
+        try:
+            self.path = Path(self._lifeline.demand("folder"))
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Remove the folder with all it holds, waiting for processes that still write there."""

@@ -2,9 +2,9 @@
 
 Run by path (`python -I -S leash.py`), never imported by what it guards. Its standard input is the lifeline:
 the first line says what to do, and the end of the file, whatever caused it (an orderly stop, `kill -9`, a
-crash), means "stop the child, kill what is left of its tree, remove the folder, exit". On Linux the child also
-gets PR_SET_PDEATHSIG, so it dies when the leash itself is killed. What is not covered: killing the leash together
-with its supervisor leaves a temporary folder, and off Linux a running child.
+crash), means "stop the child, kill what is left of its tree, remove the folder, exit". On Linux a child gets
+PR_SET_PDEATHSIG too, so it dies when the leash itself is killed. Not covered: killing the leash together with
+its supervisor leaves a temporary folder, and off Linux a running child.
 """
 
 import json

@@ -3,6 +3,7 @@
 from fencepost_ops.folders import DataDirLock, FolderTakenError, TemporaryFolder
 from fencepost_ops.postgres import LocalPostgres
 from fencepost_ops.processes import Ending, Leashed, LocalServerError, ProcessError
+from fencepost_ops.supervisor import ProcessGroup
 from fencepost_ops.valkey import LocalValkey
 
 __all__ = [
@@ -14,5 +15,6 @@ __all__ = [
     "LocalServerError",
     "LocalValkey",
     "ProcessError",
+    "ProcessGroup",
     "TemporaryFolder",
 ]

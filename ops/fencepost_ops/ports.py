@@ -38,8 +38,8 @@ def start_on_port(
 ) -> tuple[Leashed, int]:
     """Start a server and return it with its port once `refusal(port)` is None, which says that it answers.
 
-    Where the port is ours to choose and somebody else was faster, another one is tried. Raises LocalServerError
-    with the last lines of the log when the server ends or is not ready in time; nothing is left running then.
+    Where the port is ours to choose and somebody else was faster, another is tried. Raises LocalServerError
+    with the last lines of the log when the server ends or is not ready in time, and leaves nothing running.
     """
     tries = PORT_TRIES if port is None else 1
     for attempt in range(1, tries + 1):

@@ -85,8 +85,8 @@ class _Cluster:
 def _reached(data: Path, identity: Identity | None) -> Iterator[tuple[str, tuple[int, ...]]]:
     """A name by which the identity reaches the folder, whatever the modes of its parents.
 
-    Another user cannot pass a parent such as root's home (mode 0700), and we change no mode of a parent. But a
-    descriptor of the folder, opened by us and inherited, needs no parent; only without /proc must they be open.
+    Another user cannot pass a parent such as root's home (mode 0700), and we change no mode of a parent.
+    But a descriptor of the folder, opened by us and inherited, needs no parent; only without /proc it does.
     """
     if identity is None or not Path("/proc/self/fd").exists():
         if identity is not None and not reachable_by_all(data.parent):
@@ -147,7 +147,7 @@ def _check_version(data: Path, install: Path) -> None:
         ours = catalogue.readline().split()[-1]  # "# PostgreSQL 18"
     if found != ours:
         raise LocalServerError(
-            f"{data} was made by PostgreSQL {found} and this is {ours}; dump it there or choose another folder"
+            f"{data} was made by PostgreSQL {found} and this is {ours}; dump it there or use another folder"
         )
 
 

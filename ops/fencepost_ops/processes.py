@@ -110,14 +110,17 @@ class Lifeline:
         """What the leash says under that word; raises ProcessError with its reason when it cannot say it."""
         if answer := self.told(word, ANSWER_WITHIN):
             return answer
-        self.close(0.0)
         raise ProcessError(self.said.get("error") or "the process could not be started in time")
 
-    def close(self, grace: float) -> None:
-        """Let go, and wait until everything has ended: `grace` seconds and a spare, then by force."""
+    def release(self) -> None:
+        """Let go without waiting: the leash ends what it holds, and then itself."""
         assert self._process.stdin is not None  # noqa: S101 (as in _send)
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self, grace: float) -> None:
+        """Let go, and wait until everything has ended: `grace` seconds and a spare, then by force."""
+        self.release()
         try:
             self._process.wait(grace + SPARE)
         except subprocess.TimeoutExpired:
@@ -177,6 +180,19 @@ class Leashed:
         if self._status is None and (said := self._lifeline.told("exit", within)) is not None:
             self._status = int(said) if said else -int(signal.SIGKILL)
         return self._status
+
+    @property
+    def failure(self) -> str | None:
+        """Why the child could not be started, once that is known."""
+        return self._lifeline.said.get("error")
+
+    def is_gone(self) -> bool:
+        """Whether the child has ended and its leash too, so that stop() would not wait."""
+        return self._lifeline.told("gone", 0.0) is not None
+
+    def release(self) -> None:
+        """Begin to stop without waiting; stop() must follow."""
+        self._lifeline.release()
 
     def stop(self) -> int:
         """End the child and its whole tree as its Ending says, and return its status. May be called again."""
