@@ -94,7 +94,8 @@ class Grant:
 class AllowList:
     """The default authority: nothing is allowed but what a grant covers.
 
-    Its version is the digest of its grants. An IRREVERSIBLE tool is allowed only by a grant that names it exactly, never by a pattern.
+    Its version is the digest of its grants. An IRREVERSIBLE tool is allowed only by a grant that names it
+    exactly, never by a pattern.
     """
 
     grants: tuple[Grant, ...] = ()

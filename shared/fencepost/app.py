@@ -1,0 +1,359 @@
+"""The application: what a user declares before anything runs.
+
+An `App` collects dependencies, tools, planners and grants. A wrong declaration fails at once, with a sentence
+saying what to do; `App.check` finds what only the whole can show, and `load_app` refuses an application with
+problems.
+"""
+
+import importlib
+import sys
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from pydantic import BaseModel
+
+from fencepost.authority import AllowList, Authority, Grant
+from fencepost.contracts import Contract, Effect
+from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
+from fencepost.dependencies import DependencySpec, check_name
+from fencepost.errors import NotFound, UsageError
+from fencepost.tools import PER_PROPOSAL, Attempt, Context, Intent, Request, Tool, Turn
+
+ArgsT = TypeVar("ArgsT", bound=BaseModel)
+ResultT = TypeVar("ResultT", bound=BaseModel)
+PlanT = TypeVar("PlanT", bound=Callable[[Context], Turn | Awaitable[Turn]])
+VerifyT = TypeVar("VerifyT", bound=Callable[[Context], bool | str])
+
+Script = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
+"""Turns as data: a JSON or JSON-Lines file, a list, or a function of the context."""
+
+
+class DependencyOptions(TypedDict, total=False):
+    """What else a dependency may say; meanings and defaults are those of `DependencySpec`."""
+
+    attempts: int
+    per_attempt: timedelta
+    backoff: timedelta
+    backoff_cap: timedelta
+    grace: timedelta
+    reserve: timedelta
+    reconcile_for: timedelta
+    margin: timedelta
+    account: str
+
+
+class ToolOptions(TypedDict, total=False):
+    """What else a tool may say; meanings and defaults as in `Tool`. `intent` is required but for READ."""
+
+    version: int
+    intent: Intent
+    contract: Contract
+    check: Callable[[Any], object]
+    required: bool
+    receipt: str | Callable[[Any], object]
+    tenant_fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class PlannerSpec:
+    """A planner as registered: a function of the context, or a script; `verify` judges a claimed end."""
+
+    name: str
+    version: int
+    plan: Callable[[Context], Turn | Awaitable[Turn]] | None = None
+    script: Script | None = None
+    verify: Callable[[Context], bool | str] | None = None
+
+
+class Dependency:
+    """A remote service of an app; its methods register the tools that talk to it."""
+
+    def __init__(self, app: "App", spec: DependencySpec) -> None:
+        self.spec = spec
+        self._app = app
+
+    @overload
+    def http(
+        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, ResultT]]: ...
+
+    @overload
+    def http(
+        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]: ...
+
+    def http(
+        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]:
+        """Register a pure function from validated arguments to the request to send; UsageError if wrong.
+
+        The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
+        count as success; without it any 2xx does.
+        """
+        if self.spec.base_url is None:
+            raise UsageError(f"dependency {self.spec.name} needs a base_url for the http tool {name}")
+
+        def register(function: Callable[[ArgsT], Request]) -> HttpTool[ArgsT, Any]:
+            tool = _tool(name, self.spec, effect, returns, argument_model(function), options)
+            return HttpTool(self._app.registry, replace(tool, kind="http", request=function))
+
+        return register
+
+    @overload
+    def python(
+        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, ResultT]]: ...
+
+    @overload
+    def python(
+        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]: ...
+
+    def python(
+        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
+        """Register a free-form `def` or `async def` of arguments and attempt. UsageError if it cannot be.
+
+        Only its arguments are bound: that it does what its contract says is its own affair. Every exception
+        but NotApplied leaves the outcome unknown.
+        """
+
+        def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
+            tool = _tool(name, self.spec, effect, returns, argument_model(function, parameters=2), options)
+            return PythonTool(self._app.registry, replace(tool, kind="python", function=function))
+
+        return register
+
+
+def _tool(
+    name: str,
+    dependency: DependencySpec,
+    effect: Effect,
+    returns: type[BaseModel] | None,
+    arguments: type[BaseModel],
+    options: ToolOptions,
+) -> Tool:
+    if "intent" not in options and effect is not Effect.READ:
+        raise UsageError(
+            f"tool {name} needs intent=: a function from arguments to the parts that name one business "
+            "intent, or PER_PROPOSAL if every proposal is an intent of its own"
+        )
+    return Tool(
+        name=check_name("tool", name),
+        version=_version(name, options.get("version", 1)),
+        kind="http",
+        effect=effect,
+        dependency=dependency,
+        contract=options.get("contract", Contract()),
+        arguments=arguments,
+        returns=returns,
+        intent=options.get("intent", PER_PROPOSAL),
+        check=options.get("check"),
+        required=options.get("required", True),
+        receipt=options.get("receipt", "id"),
+        tenant_fields=options.get("tenant_fields", ("tenant",)),
+    )
+
+
+def _version(name: str, version: int) -> int:
+    if version < 1:
+        raise UsageError(f"the version of {name} must be 1 or more, not {version}")
+    return version
+
+
+class App:
+    """Everything a fleet has to know about an application, under one name."""
+
+    def __init__(self, name: str, *, authority: Authority | None = None) -> None:
+        self.name = check_name("app", name)
+        self.registry: dict[tuple[str, int], Tool] = {}
+        self._authority = authority
+        self._grants: tuple[Grant, ...] = ()
+        self._dependencies: dict[str, Dependency] = {}
+        self._planners: dict[tuple[str, int], PlannerSpec] = {}
+
+    def dependency(
+        self,
+        name: str,
+        base_url: str | None = None,
+        *,
+        headers: Mapping[str, str] | None = None,
+        **options: Unpack[DependencyOptions],
+    ) -> Dependency:
+        """Declare a remote service, or one account of it. UsageError for a second one of the same scope.
+
+        `base_url` and the values of `headers` may be `env:NAME`, read when they are used; headers are sent
+        with every request and never stored, so credentials belong there.
+        """
+        spec = DependencySpec(name, base_url, headers=tuple((headers or {}).items()), **options)
+        if spec.scope in self._dependencies:
+            raise UsageError(f"dependency {spec.scope} is declared twice")
+        self._dependencies[spec.scope] = Dependency(self, spec)
+        return self._dependencies[spec.scope]
+
+    @overload
+    def python(
+        self,
+        name: str,
+        *,
+        effect: Effect,
+        returns: type[ResultT],
+        dependency: Dependency | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, ResultT]]: ...
+
+    @overload
+    def python(
+        self,
+        name: str,
+        *,
+        effect: Effect,
+        returns: None = None,
+        dependency: Dependency | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]: ...
+
+    def python(
+        self,
+        name: str,
+        *,
+        effect: Effect,
+        returns: type[Any] | None = None,
+        dependency: Dependency | None = None,
+        **options: Unpack[ToolOptions],
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
+        """Register a Python tool of a dependency, by default one named `local`; see `Dependency.python`."""
+        home = dependency or self._dependencies.get("local/default") or self.dependency("local")
+        return home.python(name, effect=effect, returns=returns, **options)
+
+    def planner(self, name: str, version: int = 1) -> Callable[[PlanT], PlanT]:
+        """Register a planner, `def` or `async def` of the context. The function itself stays as it was."""
+
+        def register(function: PlanT) -> PlanT:
+            self._plan(PlannerSpec(name, version, plan=function))
+            return function
+
+        return register
+
+    def scripted(self, name: str, version: int, turns: Script) -> None:
+        """Register a planner whose turns are data; a bad script fails when a worker loads it."""
+        self._plan(PlannerSpec(name, version, script=turns))
+
+    def _plan(self, spec: PlannerSpec) -> None:
+        check_name("planner", spec.name)
+        key = spec.name, _version(spec.name, spec.version)
+        if key in self._planners:
+            raise UsageError(f"planner {spec.name} version {spec.version} is registered twice")
+        self._planners[key] = spec
+
+    def verify(self, planner: str) -> Callable[[VerifyT], VerifyT]:
+        """Register the judge of a planner's claimed completions, for all its versions: True, or why not."""
+
+        def register(function: VerifyT) -> VerifyT:
+            mine = [key for key in self._planners if key[0] == planner]
+            if not mine:
+                raise NotFound(f"there is no planner {planner} to verify; register it first")
+            for key in mine:
+                self._planners[key] = replace(self._planners[key], verify=function)
+            return function
+
+        return register
+
+    def allow(self, principal: str, tools: Sequence[str], tenant: str | None = None) -> None:
+        """Grant a principal tools; `*` matches any text, but IRREVERSIBLE tools must be named exactly."""
+        if self._authority is not None:
+            raise UsageError(
+                f"app {self.name} has an authority of its own; allow() fills the default one only"
+            )
+        if isinstance(tools, str) or not tools:
+            raise UsageError("allow() needs a list of tool names or patterns")
+        self._grants += (Grant(principal, tuple(tools), tenant),)
+
+    @property
+    def authority(self) -> Authority:
+        """The app's own policy engine, or the allow-list of its grants."""
+        return self._authority or AllowList(self._grants)
+
+    @property
+    def tools(self) -> dict[str, Tool]:
+        """The newest version of every tool, by name: the ones a planner may propose."""
+        return {name: self.registry[name, version] for name, version in sorted(self.registry)}
+
+    @property
+    def planners(self) -> dict[str, PlannerSpec]:
+        """The newest version of every planner, by name."""
+        return {name: self._planners[name, version] for name, version in sorted(self._planners)}
+
+    @property
+    def dependencies(self) -> tuple[DependencySpec, ...]:
+        """Every declared dependency, by scope."""
+        return tuple(self._dependencies[scope].spec for scope in sorted(self._dependencies))
+
+    def tool(self, name: str, version: int | None = None) -> Tool:
+        """The tool of this name and version, by default the newest; NotFound if there is none."""
+        return _found("tool", self.registry, name, version)
+
+    def find_planner(self, name: str, version: int | None = None) -> PlannerSpec:
+        """The planner of this name and version, by default the newest; NotFound if there is none."""
+        return _found("planner", self._planners, name, version)
+
+    def check(self) -> list[str]:
+        """What is wrong with the whole, one sentence each; empty for an app that may run."""
+        grants = self._grants if self._authority is None else None
+        return [
+            problem for key in sorted(self.registry) for problem in problems_of(self.registry[key], grants)
+        ]
+
+
+Entry = TypeVar("Entry")
+
+
+def _found(what: str, entries: Mapping[tuple[str, int], Entry], name: str, version: int | None) -> Entry:
+    versions = [v for n, v in entries if n == name]
+    if not versions:
+        known = ", ".join(sorted({n for n, _ in entries})) or "none at all"
+        raise NotFound(f"there is no {what} {name}; known: {known}")
+    if version is None:
+        version = max(versions)
+    if version not in versions:
+        raise NotFound(f"there is no {what} {name} version {version}; it has {sorted(versions)}")
+    return entries[name, version]
+
+
+def load_app(path: str) -> App:
+    """The app at `package.module:attribute`, looked for from the current folder on as well.
+
+    UsageError, in one sentence, for anything that keeps it from running, `App.check` included.
+    """
+    module_name, _, attribute = path.partition(":")
+    if not module_name or not attribute:
+        raise UsageError(f"an app is named as package.module:attribute, not {path!r} (FENCEPOST_APP)")
+    value: object = _module(module_name)
+    for part in attribute.split("."):
+        if not hasattr(value, part):
+            raise UsageError(f"{module_name} has no attribute {attribute}")
+        value = getattr(value, part)
+    if not isinstance(value, App):
+        raise UsageError(f"{path} is a {type(value).__name__}, not a fencepost.App")
+    if problems := value.check():
+        raise UsageError(f"{path} cannot run: " + "; ".join(problems))
+    return value
+
+
+def _module(name: str) -> object:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # a console script does not look there by itself
+    try:
+        return importlib.import_module(name)
+    except UsageError as error:
+        raise UsageError(f"importing {name} failed: {error}") from error
+    except ModuleNotFoundError as error:
+        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            raise UsageError(f"there is no module {name} on the path or in {here}") from error
+        raise UsageError(f"importing {name} failed: {error}") from error
+    except Exception as error:
+        raise UsageError(f"importing {name} failed: {type(error).__name__}: {error}") from error

@@ -1,0 +1,152 @@
+"""Tools while they are declared: the handles whose decorators add a tool's other parts, and its checks."""
+
+import inspect
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import replace
+from typing import Any, Generic, TypeVar, get_type_hints
+
+from pydantic import BaseModel
+
+from fencepost.authority import Grant
+from fencepost.contracts import Effect
+from fencepost.errors import NotApplied, UsageError
+from fencepost.tools import Attempt, LookupResult, Proposal, Request, Response, Tool
+
+ArgsT = TypeVar("ArgsT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
+ParseT = TypeVar("ParseT", bound=Callable[[Response], Any])
+
+Registry = MutableMapping[tuple[str, int], Tool]
+
+
+def argument_model(function: Callable[..., Any], parameters: int = 1) -> type[BaseModel]:
+    """The pydantic model that annotates a function's first parameter; UsageError if there is none."""
+    name = getattr(function, "__qualname__", repr(function))
+    names = list(inspect.signature(function).parameters)
+    if len(names) != parameters:
+        wanted = "one parameter, its arguments" if parameters == 1 else "two, its arguments and its attempt"
+        raise UsageError(f"{name} must take {wanted}; it takes {len(names)}")
+    try:
+        model = get_type_hints(function).get(names[0])
+    except NameError as error:
+        raise UsageError(
+            f"annotations of {name} cannot be read ({error}); define models at module level"
+        ) from None
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise UsageError(f"annotate {names[0]!r} of {name} with the pydantic model of the tool's arguments")
+    return model
+
+
+class ToolHandle(Generic[ArgsT, ResultT]):
+    """A registered tool under the name of its function; `tool` is the value everything else works with."""
+
+    def __init__(self, registry: Registry, tool: Tool) -> None:
+        self._registry = registry
+        self._key = tool.name, tool.version
+        if self._key in registry:
+            raise UsageError(f"tool {tool.name} version {tool.version} is registered twice")
+        registry[self._key] = tool
+
+    @property
+    def tool(self) -> Tool:
+        """The tool with all parts declared so far."""
+        return self._registry[self._key]
+
+    def _add(self, part: str, function: Any) -> None:
+        if callable(getattr(self.tool, part)):
+            raise UsageError(f"tool {self.tool.name} has two {part} functions")
+        self._registry[self._key] = replace(self.tool, **{part: function})
+
+    def propose(self, args: ArgsT, *, call_id: str = "") -> Proposal:
+        """A proposal of this tool, for planners written in Python."""
+        return Proposal(self.tool.name, args, call_id)
+
+    def compensate(
+        self, function: Callable[[ArgsT, ResultT], Proposal]
+    ) -> Callable[[ArgsT, ResultT], Proposal]:
+        """Declare the pure function that proposes the new effect which offsets this one."""
+        self._add("compensate", function)
+        return function
+
+    def receipt(self, function: Callable[[ResultT], object]) -> Callable[[ResultT], object]:
+        """Declare the pure function that finds the downstream's own reference in a result."""
+        self._add("receipt", function)
+        return function
+
+
+class HttpTool(ToolHandle[ArgsT, ResultT]):
+    """An http tool; called, it gives the request its function makes."""
+
+    def __call__(self, args: ArgsT) -> Request:
+        """The request for these arguments; nothing is sent."""
+        assert self.tool.request is not None  # noqa: S101 - what makes it an http tool
+        return self.tool.request(args)
+
+    def parse(
+        self, function: Callable[[Response], ResultT | NotApplied]
+    ) -> Callable[[Response], ResultT | NotApplied]:
+        """Declare the pure function that reads a 2xx answer. What it raises makes the outcome unknown."""
+        self._add("parse", function)
+        return function
+
+    def lookup(self, function: Callable[[ArgsT, str], Request]) -> Callable[[ArgsT, str], Request]:
+        """Declare the pure function that asks whether the effect of a key happened."""
+        self._add("lookup", function)
+        return function
+
+    def lookup_parse(
+        self, function: Callable[[Response, ArgsT], LookupResult]
+    ) -> Callable[[Response, ArgsT], LookupResult]:
+        """Declare how a lookup's answer is read. By default 200 is found, 404 absent, all else unclear."""
+        self._add("lookup_parse", function)
+        return function
+
+
+class PythonTool(ToolHandle[ArgsT, ResultT]):
+    """A Python tool; called, it runs its function."""
+
+    def __call__(self, args: ArgsT, attempt: Attempt) -> Any:
+        """What the function gives, an awaitable for `async def`; no lease, no record, no timeout."""
+        assert self.tool.function is not None  # noqa: S101 - what makes it a python tool
+        return self.tool.function(args, attempt)
+
+
+def problems_of(tool: Tool, grants: Sequence[Grant] | None) -> list[str]:
+    """What is wrong with a completely declared tool; `grants` is None under an authority of the app's own."""
+    return [f"tool {tool.name} version {tool.version}: {problem}" for problem in _problems(tool, grants)]
+
+
+def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
+    if tool.effect is Effect.REVERSIBLE and not tool.compensable:
+        yield "is REVERSIBLE and has no compensate function; add one, or call it IRREVERSIBLE"
+    if tool.effect is Effect.READ and tool.compensable:
+        yield "is READ, there is nothing to compensate"
+    if tool.contract.lookup is not None and not tool.has_lookup:
+        yield "its contract has a lookup, but there is no lookup function"
+    if tool.has_lookup and tool.contract.lookup is None:
+        yield "has a lookup function, but its contract does not say what it proves; add lookup=Lookup(...)"
+    if tool.lookup_parse is not None and not tool.has_lookup:
+        yield "has lookup_parse, but no lookup function"
+    yield from _model_problems(tool)
+    if grants is not None:
+        yield from _grant_problems(tool, grants)
+
+
+def _model_problems(tool: Tool) -> Iterator[str]:
+    try:
+        tool.arguments.model_json_schema()
+    except Exception as error:  # noqa: BLE001 - whatever a model breaks with is a problem to report
+        yield f"the argument model has no JSON schema ({type(error).__name__}); planners could not be told it"
+    for name, info in tool.arguments.model_fields.items():
+        if info.annotation is float:
+            yield f"argument {name} is a float, which has no exact text; use int minor units, or Decimal"
+    fields = {"id"} if tool.returns is None else {"id", *tool.returns.model_fields}
+    if tool.returns is not None and isinstance(tool.receipt, str) and tool.receipt not in fields:
+        yield f"receipt={tool.receipt!r} is no field of {tool.returns.__name__}"
+
+
+def _grant_problems(tool: Tool, grants: Sequence[Grant]) -> Iterator[str]:
+    if tool.effect is Effect.IRREVERSIBLE and not any(grant.names(tool.name) for grant in grants):
+        yield "is IRREVERSIBLE and nobody is granted it by its exact name; app.allow(principal, tools=[name])"
+    elif not any(grant.covers(tool.name) for grant in grants):
+        yield "nobody may use it; app.allow(principal, tools=[...])"

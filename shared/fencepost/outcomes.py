@@ -1,0 +1,282 @@
+"""What one attempt proved: an answer from the wire, held against the contract. PURE.
+
+Three outcomes and no fourth: applied, refused (proof that THIS attempt had no effect) or unsure. Only what
+the contract lists proves a refusal; a timeout, a lost answer, an unlisted status, an unreadable body do not.
+"""
+
+import json
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from fencepost.canonical import sanitize
+from fencepost.contracts import Dedupes, Effect, FirstFailure
+from fencepost.errors import NotApplied
+from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
+
+RETRY_AFTER_CAP: Final = timedelta(hours=1)
+MAX_RESULT_CHARS: Final = 1024 * 1024
+MAX_TEXT_CHARS: Final = 500
+MAX_RECEIPT_CHARS: Final = 500
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A complete answer arrived. `requests` counts what went on the wire for it: 1, or a hidden retry."""
+
+    response: Response
+    requests: int = 1
+
+
+@dataclass(frozen=True)
+class NotSent:
+    """No byte of the request left this machine: the only transport failure that proves "not applied"."""
+
+    code: str
+    message: str
+    requests: int = 0
+
+
+@dataclass(frozen=True)
+class Lost:
+    """The request may have arrived; what became of it is not known."""
+
+    code: str
+    message: str
+    requests: int = 1
+
+
+Sent = Answered | NotSent | Lost
+
+
+@dataclass(frozen=True)
+class Applied:
+    """The effect happened. The text is the downstream's result, `receipt` its own reference if any."""
+
+    result_json_text: str
+    receipt: str | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Proof that this attempt applied nothing.
+
+    `final_answer_stored`: the downstream stores this answer for the key, so it speaks for the key.
+    """
+
+    code: str
+    message: str
+    retryable: bool
+    retry_after: timedelta | None = None
+    final_answer_stored: bool = False
+
+
+@dataclass(frozen=True)
+class Unsure:
+    """Nothing is proved."""
+
+    code: str
+    message: str
+
+
+Outcome = Applied | Refused | Unsure
+
+
+def classify(tool: Tool, sent: Sent, *, now: datetime) -> Outcome:
+    """The outcome of an effect request; total. `now` turns a Retry-After date into a duration."""
+    outcome = _judged(tool, sent, now)
+    return without_effect(outcome) if tool.effect is Effect.READ else outcome
+
+
+def without_effect(outcome: Outcome) -> Outcome:
+    """The same outcome for a READ tool: whatever is not known, nothing was applied."""
+    return Refused(outcome.code, outcome.message, retryable=True) if isinstance(outcome, Unsure) else outcome
+
+
+def _judged(tool: Tool, sent: Sent, now: datetime) -> Outcome:
+    match sent:
+        case NotSent(code, message):
+            return Refused(code, sanitize(message, MAX_TEXT_CHARS), retryable=True)
+        case Lost(code, message):
+            return Unsure(code, sanitize(message, MAX_TEXT_CHARS))
+        case Answered(response):
+            return _answer(tool, response, now)
+
+
+def _answer(tool: Tool, response: Response, now: datetime) -> Outcome:
+    status, contract = response.status, tool.contract
+    code, text = f"http_{status}", sanitize(response.text, MAX_TEXT_CHARS)
+    if status in contract.not_applied:
+        stored = replayed_for_good(tool, response)
+        again = status in contract.retryable and not stored
+        return Refused(code, text, again, retry_after(response, now), final_answer_stored=stored)
+    if isinstance(contract.repeat, Dedupes) and status in contract.repeat.in_progress:
+        return Unsure("in_progress", text)
+    if 200 <= status < 300:
+        return _success(tool, response)
+    return Unsure(f"replayed_{status}" if replayed_for_good(tool, response) else code, text)
+
+
+def _success(tool: Tool, response: Response) -> Outcome:
+    if tool.parse is None and response.status == 202:
+        return Unsure("accepted", "202 says that the effect may come later; a parse function can know better")
+    if tool.parse is None and tool.returns is None:
+        value, text = json_or_text(response.body)
+        return Applied(bounded_result(text), receipt_of(tool, value))
+    try:
+        result = read_result(tool, response)
+    except NotApplied as refusal:
+        return refused(refusal, final_answer_stored=replayed_for_good(tool, response))
+    except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
+        return Unsure("unreadable_answer", told(error))
+    return Applied(result_text(result), receipt_of(tool, result))
+
+
+def read_result(tool: Tool, response: Response) -> Any:
+    """What the answer says, by the tool's parse or its result model, else as JSON or text.
+
+    Raises NotApplied, also where parse returns it, and whatever parse or the model raises.
+    """
+    if tool.parse is None:
+        if tool.returns is None:
+            return json_or_text(response.body)[0]
+        return tool.returns.model_validate_json(response.body)
+    result = tool.parse(response)
+    if isinstance(result, NotApplied):
+        raise result
+    if tool.returns is None or isinstance(result, tool.returns):
+        return result
+    return tool.returns.model_validate(result)
+
+
+def json_or_text(body: bytes) -> tuple[Any, str]:
+    """The body as a value and as JSON text: as it came if JSON, null if empty, else as one string."""
+    if not body:
+        return None, "null"
+    text = body.decode(errors="replace")
+    try:
+        return json.loads(text), text
+    except (ValueError, RecursionError):
+        return text, json.dumps(text)
+
+
+def refused(refusal: NotApplied, *, final_answer_stored: bool = False) -> Refused:
+    """The outcome of a tool's own word that nothing was applied."""
+    wait = refusal.retry_after
+    return Refused(
+        sanitize(refusal.code, 100) or "not_applied",
+        sanitize(refusal.message, MAX_TEXT_CHARS),
+        retryable=refusal.retryable,
+        retry_after=None if wait is None else min(max(wait, timedelta(0)), RETRY_AFTER_CAP),
+        final_answer_stored=final_answer_stored,
+    )
+
+
+def replayed_for_good(tool: Tool, response: Response) -> bool:
+    """Whether the answer is marked as the key's stored first one, by a downstream that stores failures."""
+    repeat = tool.contract.repeat
+    if not isinstance(repeat, Dedupes) or repeat.first_failure is not FirstFailure.REPLAYED:
+        return False
+    if repeat.replay_marker is None:
+        return False
+    name, value = repeat.replay_marker
+    return response.headers.get(name, "").strip().lower() == value.lower()
+
+
+def retry_after(response: Response, now: datetime) -> timedelta | None:
+    """An answer's Retry-After, from seconds or a date, at least zero and at most an hour; None if invalid."""
+    text = response.headers.get("retry-after", "").strip()
+    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
+        return min(timedelta(seconds=int(text)), RETRY_AFTER_CAP)
+    if not text:
+        return None
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError, IndexError, TypeError):
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)
+    return min(max(date - now, timedelta(0)), RETRY_AFTER_CAP)
+
+
+def result_text(result: object) -> str:
+    """A result as storable JSON text; never raises. NaN is kept, what JSON has no form for is its str."""
+    try:
+        text = json.dumps(_plain(result), default=_plain)
+    except Exception:  # noqa: BLE001 - the effect is there; its description must not be what fails
+        text = json.dumps(sanitize(result, 1000))
+    return bounded_result(text)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json", by_alias=True, warnings=False)
+    if value is None or isinstance(value, dict | list | tuple | str | int | float):
+        return value
+    return list(value) if isinstance(value, set | frozenset) else str(value)
+
+
+def bounded_result(text: str) -> str:
+    """`text`, or beyond 1 MiB an object that holds its start and says so."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    return json.dumps({"truncated": True, "characters": len(text), "start": text[:1000]})
+
+
+def receipt_of(tool: Tool, result: object) -> str | None:
+    """The downstream's reference in a result, as the tool says where to find it; None if there is none."""
+    try:
+        if callable(tool.receipt):
+            found = tool.receipt(result)
+        elif isinstance(result, dict):
+            found = result.get(tool.receipt)
+        else:
+            found = getattr(result, tool.receipt, None)
+    except Exception:  # noqa: BLE001 - a missing reference must not turn an effect into doubt
+        return None
+    return storable_receipt(found)
+
+
+def storable_receipt(found: object) -> str | None:
+    """A reference as bounded text, None for none."""
+    return None if found is None else sanitize(found, MAX_RECEIPT_CHARS) or None
+
+
+def classify_lookup(tool: Tool, args: Any, sent: Sent) -> LookupResult:
+    """What a lookup's answer says about the effect it asked for; total. Only an answer can say anything.
+
+    Without a `lookup_parse`: 200 is found, read as the tool's own answer, 404 is absent, all else unclear.
+    """
+    if not isinstance(sent, Answered):
+        return Unclear(sanitize(f"{sent.code}: {sent.message}", MAX_TEXT_CHARS))
+    try:
+        return _looked_up(tool, args, sent.response)
+    except NotApplied as refusal:
+        return Unclear(f"found, but refused: {sanitize(refusal, MAX_TEXT_CHARS)}")
+    except Exception as error:  # noqa: BLE001 - an answer nobody can read says nothing
+        return Unclear(told(error))
+
+
+def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
+    if tool.lookup_parse is None:
+        if response.status == 404:
+            return Absent()
+        if response.status != 200:
+            return Unclear(f"http_{response.status}")
+        result = read_result(tool, response)
+        return Found(receipt_of(tool, result), result)
+    answer: object = tool.lookup_parse(response, args)
+    if isinstance(answer, Found):
+        return replace(answer, receipt=storable_receipt(answer.receipt))
+    if isinstance(answer, Absent | Unclear):
+        return answer
+    return Unclear(f"lookup_parse gave {type(answer).__name__}, not Found, Absent or Unclear")
+
+
+def told(error: BaseException) -> str:
+    """An error as bounded, storable text."""
+    return f"{type(error).__name__}: {sanitize(error, MAX_TEXT_CHARS)}"
