@@ -1,0 +1,54 @@
+# Every target sets up what it needs: a virtual environment in .venv with the pinned, hashed dependencies.
+# PYTHON names the interpreter to build it with; without it the first one >= 3.11 that really runs is taken.
+
+SHELL := /bin/sh
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+# $(call step,NAME,COMMAND,WHAT TO DO WHEN IT FAILS)
+define step
+@printf '==> %s\n' '$(1)'; $(2) || { printf '\n%s failed. %s\n' '$(1)' '$(3)' >&2; exit 1; }
+endef
+
+.PHONY: help
+help: ## what there is to make
+	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' Makefile | awk -F'|' '{ printf "%-12s %s\n", $$1, $$2 }'
+
+.PHONY: setup
+setup: ## the virtual environment alone; does nothing when it is up to date
+	@sh ops/setup.sh "$(PYTHON)"
+
+.PHONY: demo
+demo: setup ## orders on a fleet whose workers are killed and frozen: a table, and a verdict on every invariant
+	@$(BIN)/fencepost demo $(ARGS)
+
+.PHONY: test
+test: lint ## everything that must pass: lint, types, import contracts, all tests
+	$(call step,pytest,$(BIN)/python -m pytest $(ARGS),Run one alone with: make test ARGS="-k NAME -x")
+
+.PHONY: lint
+lint: setup ## ruff, mypy and import-linter, without the tests
+	$(call step,ruff check,$(BIN)/ruff check .,Much of it is mended by: make format)
+	$(call step,ruff format,$(BIN)/ruff format --check .,Run: make format)
+	$(call step,mypy,$(BIN)/python -m mypy,Every name is typed strictly; see [tool.mypy] in pyproject.toml)
+	$(call step,lint-imports,$(BIN)/lint-imports --no-logo,The layers are drawn in ARCHITECTURE.md; see [tool.importlinter] in pyproject.toml)
+
+.PHONY: format
+format: setup ## mend what ruff can mend
+	@$(BIN)/ruff check --fix . || true
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## runs per second, latency and memory on this machine
+	@$(BIN)/python -m fencepost_ops.bench $(ARGS)
+
+.PHONY: lock
+lock: setup ## pin anew what pyproject.toml asks for (needs uv)
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--all-extras pyproject.toml --output-file ops/requirements.lock
+
+.PHONY: clean
+clean: ## remove the virtual environment and all caches; data of `fencepost up` stays
+	@rm -rf .venv .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	@find shared workers relay ops tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""Build .venv from ops/requirements.lock, or find that it is up to date; standard library only.
+
+Guaranteed: a .venv with its stamp is complete. One without (its making was killed) or of other content (the lock
+changed, the folder moved, another Python was asked for) is made anew. Two at once wait for each other.
+"""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "complete"
+VERSION = ".".join(map(str, sys.version_info[:3]))
+
+
+def digest(name: str) -> str:
+    """A digest of one of the repository's files."""
+    return hashlib.sha256((ROOT / name).read_bytes()).hexdigest()
+
+
+def stamped() -> list[str]:
+    """What the stamp says (place, pins, version, project), or empty words where it or the interpreter is gone."""
+    try:
+        lines = STAMP.read_text().splitlines()
+    except OSError:
+        lines = []
+    return lines if len(lines) == 4 and PYTHON.exists() else [""] * 4
+
+
+def pip(*arguments: str) -> None:
+    """Run the environment's own pip; exits with its code when it fails."""
+    quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run([PYTHON, "-I", "-m", "pip", "install", *quiet, *arguments], check=False, cwd=ROOT)
+    if done.returncode != 0:
+        print("\nThe dependencies could not be installed; the next make tries again.", file=sys.stderr)
+        sys.exit(done.returncode)
+
+
+def build() -> None:
+    """Make the environment from nothing."""
+    print(
+        f"Making .venv with Python {VERSION} and the pinned dependencies (once; a minute or so)", flush=True
+    )
+    if VENV.exists():
+        STAMP.unlink(missing_ok=True)
+        shutil.rmtree(VENV)
+    venv.create(VENV, with_pip=True)
+    pip("--require-hashes", "--requirement", "ops/requirements.lock")
+
+
+def main() -> None:
+    """Bring .venv up to date; with --asked, for this very version of Python."""
+    lock_digest, project_digest = digest("ops/requirements.lock"), digest("pyproject.toml")
+    with (ROOT / "ops" / "requirements.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two makes at once: the second finds it done
+        place, pins, version, project = stamped()
+        whole = (place, pins) == (str(VENV), lock_digest) and (
+            "--asked" not in sys.argv or version == VERSION
+        )
+        if whole and project == project_digest:
+            return
+        if not whole:
+            build()
+            version = VERSION
+        pip("--no-build-isolation", "--no-deps", "--editable", ".")
+        partial = STAMP.with_suffix(".new")
+        partial.write_text(f"{VENV}\n{lock_digest}\n{version}\n{project_digest}\n")
+        partial.replace(STAMP)
+
+
+if __name__ == "__main__":
+    main()
