@@ -1,3 +1,108 @@
 """Fencepost: a worker fleet for agent runs whose effects happen at most once per business intent."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fencepost.app import App, load_app
+    from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+    from fencepost.budgets import Budget
+    from fencepost.contracts import (
+        AfterTakeover,
+        Contract,
+        Dedupes,
+        Effect,
+        FirstFailure,
+        Lookup,
+        Mismatch,
+        Natural,
+        Never,
+    )
+    from fencepost.errors import (
+        Conflict,
+        FencepostError,
+        NotApplied,
+        NotFound,
+        ScriptError,
+        Unreachable,
+        UsageError,
+    )
+    from fencepost.tools import (
+        PER_PROPOSAL,
+        Absent,
+        Attempt,
+        CallView,
+        Context,
+        Found,
+        OnStop,
+        Proposal,
+        Request,
+        Response,
+        Turn,
+        Unclear,
+    )
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "PER_PROPOSAL",
+    "Absent",
+    "AfterTakeover",
+    "App",
+    "Attempt",
+    "AuthorizationDecision",
+    "AuthorizationRequest",
+    "Budget",
+    "CallView",
+    "Conflict",
+    "Context",
+    "Contract",
+    "Dedupes",
+    "Effect",
+    "FencepostError",
+    "FirstFailure",
+    "Found",
+    "Lookup",
+    "Mismatch",
+    "Natural",
+    "Never",
+    "NotApplied",
+    "NotFound",
+    "OnStop",
+    "Proposal",
+    "Request",
+    "Response",
+    "ScriptError",
+    "Turn",
+    "Unclear",
+    "Unreachable",
+    "UsageError",
+    "__version__",
+    "load_app",
+]
+
+# Loaded on first use, so that a producer or a pure module pays only for what it touches. A test keeps this
+# map, the imports above and `__all__` equal.
+_HOMES = {
+    "fencepost.app": "App load_app",
+    "fencepost.authority": "AuthorizationDecision AuthorizationRequest",
+    "fencepost.budgets": "Budget",
+    "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",
+    "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
+    "fencepost.tools": (
+        "PER_PROPOSAL Absent Attempt CallView Context Found OnStop Proposal Request Response Turn Unclear"
+    ),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'fencepost' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

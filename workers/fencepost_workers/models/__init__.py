@@ -1,0 +1,50 @@
+"""Planners as workers run them: one `propose` for functions, scripts and, later, models."""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Executor
+from typing import Protocol
+
+from fencepost.app import PlannerSpec
+from fencepost.errors import UsageError
+from fencepost.tools import Context, Turn
+from fencepost_workers.models.scripted import ScriptedPlanner
+
+
+class Planner(Protocol):
+    """Proposes the next turn from a context; holds no state between turns, decides nothing, owns nothing."""
+
+    async def propose(self, context: Context) -> Turn:
+        """One turn. Whatever it raises means that there is none; the caller bounds the time."""
+        ...
+
+
+class FunctionPlanner:
+    """A planner written as a function; `def` runs in a thread of `executor`, `async def` on the loop."""
+
+    def __init__(
+        self, name: str, plan: Callable[[Context], Turn | Awaitable[Turn]], executor: Executor
+    ) -> None:
+        self._name = name
+        self._plan = plan
+        self._executor = executor
+
+    async def propose(self, context: Context) -> Turn:
+        """The function's turn; UsageError if it gives anything else."""
+        if inspect.iscoroutinefunction(self._plan):
+            turn = await self._plan(context)
+        else:
+            turn = await asyncio.get_running_loop().run_in_executor(self._executor, self._plan, context)
+        if not isinstance(turn, Turn):
+            raise UsageError(f"planner {self._name} gave {type(turn).__name__}, not a Turn")
+        return turn
+
+
+def planner_for(spec: PlannerSpec, executor: Executor) -> Planner:
+    """What runs a registered planner. ScriptError for a script that cannot be read."""
+    if spec.plan is not None:
+        return FunctionPlanner(spec.name, spec.plan, executor)
+    if spec.script is None:
+        raise UsageError(f"planner {spec.name} has neither a function nor a script")
+    return ScriptedPlanner.load(spec.name, spec.script)

@@ -1,0 +1,1 @@
+"""How tools are executed: requests sent by one engine, Python functions run beside it."""

@@ -1,0 +1,181 @@
+"""The engine that puts stored requests on the wire: once each, within the attempt's time, counted.
+
+No retries, no redirects, no cookies, no proxies from the environment. The engine says what happened to the
+request and judges nothing: `fencepost.outcomes` holds the answer against the contract.
+"""
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from types import TracebackType
+from typing import Final, Literal, Self
+from urllib.parse import urlsplit
+
+import httpx2
+
+from fencepost.canonical import sanitize
+from fencepost.clock import rfc3339
+from fencepost.outcomes import Answered, Lost, NotSent, Sent
+from fencepost.tools import Response, StoredRequest
+
+MAX_RESPONSE_BYTES: Final = 1024 * 1024
+KEEPALIVE_S: Final = 2.0
+"""Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
+
+Kind = Literal["effect", "lookup"]
+
+
+class _Oversize(Exception):
+    pass
+
+
+class _Wire:
+    """What the transport reported of one sending. Whatever it reports but connecting counts as bytes sent."""
+
+    def __init__(self) -> None:
+        self.connecting = False
+        self.requests = 0
+        self._other = False
+
+    async def __call__(self, event: str, _info: Mapping[str, object]) -> None:
+        if event.startswith("connection."):
+            self.connecting = True
+        else:
+            self._other = True
+            self.requests += event.endswith(".send_request_headers.started")
+
+    @property
+    def touched(self) -> int:
+        """Requests of which at least a byte may have left."""
+        return max(self.requests, int(self._other))
+
+
+class HttpEngine:
+    """Sends stored requests over kept-alive connections; of one event loop, closed by `aclose`.
+
+    `requests_sent` counts what went on the wire, by kind. An answer longer than `max_response_bytes` is lost.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_response_bytes: int = MAX_RESPONSE_BYTES,
+        keepalive_s: float = KEEPALIVE_S,
+        verify: ssl.SSLContext | bool = True,
+    ) -> None:
+        self.requests_sent: Counter[Kind] = Counter()
+        self._max_response_bytes = max_response_bytes
+        self._client = httpx2.AsyncClient(
+            verify=verify,
+            trust_env=False,
+            follow_redirects=False,
+            # Slots bound concurrency where work is claimed; a queue here would only eat an attempt's time.
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=100, keepalive_expiry=keepalive_s
+            ),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections; sendings in progress are lost."""
+        await self._client.aclose()
+
+    async def send(
+        self,
+        stored: StoredRequest,
+        *,
+        key: str | None,
+        deadline: datetime,
+        timeout: float,  # noqa: ASYNC109 - the attempt's seconds left; enforced here, over all phases together
+        correlation: Mapping[str, str],
+        headers: Sequence[tuple[str, str]] = (),
+        kind: Kind = "effect",
+    ) -> Sent:
+        """Send the stored bytes once and say what happened; raises nothing but cancellation.
+
+        Added headers: `Idempotency-Key`, `Fencepost-Deadline`, `Fencepost-<Name>` for each name in
+        `correlation` (run, call, attempt, fence), and the dependency's own `headers`, which are not stored.
+        NotSent only if no byte of the request can have left; a timeout, a reset, half an answer or too long
+        a one is Lost.
+        """
+        if timeout <= 0:
+            return NotSent("deadline_passed", "the attempt had no time left")
+        wire = _Wire()
+        ours = _added_headers(key, deadline, correlation)
+        try:
+            request = _request(stored, [*stored.headers, *headers, *ours], wire)
+            async with asyncio.timeout(timeout):
+                return Answered(await self._exchange(request), wire.touched)
+        except Exception as error:  # noqa: BLE001 - every way of failing is either before the wire or unknown
+            return _failed(error, wire, timeout)
+        finally:
+            self.requests_sent[kind] += wire.touched
+
+    async def _exchange(self, request: httpx2.Request) -> Response:
+        response = await self._client.send(request, stream=True, auth=None, follow_redirects=False)
+        try:
+            body = bytearray()
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > self._max_response_bytes:
+                    raise _Oversize(f"the answer is longer than {self._max_response_bytes} bytes")
+        finally:
+            await response.aclose()
+        return Response(response.status_code, _joined(response.headers.multi_items()), bytes(body))
+
+
+def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
+    message = sanitize(f"{type(error).__name__}: {error}".removesuffix(": "), 300)
+    timed_out = isinstance(error, TimeoutError)
+    if wire.touched:
+        code = "timeout" if timed_out else "oversize" if isinstance(error, _Oversize) else "connection_lost"
+        return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched)
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return NotSent("connect_failed", message)
+    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
+        return NotSent("invalid_request", message)
+    if timed_out and wire.connecting:
+        return NotSent("connect_timeout", f"no connection within {seconds:.3f} s")
+    return Lost("timeout" if timed_out else "transport_failed", message, 0)
+
+
+def _added_headers(
+    key: str | None, deadline: datetime, correlation: Mapping[str, str]
+) -> list[tuple[str, str]]:
+    added = [("Fencepost-Deadline", rfc3339(deadline))]
+    if key is not None:
+        added.append(("Idempotency-Key", key))
+    return added + [(f"Fencepost-{name.capitalize()}", str(value)) for name, value in correlation.items()]
+
+
+def _request(stored: StoredRequest, headers: list[tuple[str, str]], wire: _Wire) -> httpx2.Request:
+    if not any(name.lower() == "user-agent" for name, _ in headers):
+        headers.append(("User-Agent", "fencepost"))
+    headers.append(("Accept-Encoding", "identity"))  # what is read is what was sent, and never a bomb
+    parts = urlsplit(stored.target)
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    # The target as stored: the client's own URL type may spell it differently.
+    extensions = {"trace": wire, "target": target.encode("ascii")}
+    content = stored.body or None
+    return httpx2.Request(
+        stored.method, stored.target, headers=headers, content=content, extensions=extensions
+    )
+
+
+def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    joined: dict[str, str] = {}
+    for name, value in pairs:
+        low = name.lower()
+        joined[low] = f"{joined[low]}, {value}" if low in joined else value
+    return joined

@@ -1,0 +1,112 @@
+"""Runs Python tools, `def` in a thread and `async def` on the loop; whatever comes back is an outcome.
+
+Only NotApplied proves that nothing happened. Nobody waits for a tool beyond its attempt: a coroutine is
+cancelled and left, a thread cannot be stopped and goes on by itself, with nobody to hear its answer.
+"""
+
+import asyncio
+import inspect
+from concurrent.futures import Executor, Future
+from contextvars import copy_context
+from typing import Any
+
+from pydantic import BaseModel
+
+from fencepost.contracts import Effect
+from fencepost.errors import NotApplied, UsageError
+from fencepost.outcomes import (
+    Applied,
+    Outcome,
+    Refused,
+    Unsure,
+    receipt_of,
+    refused,
+    result_text,
+    told,
+    without_effect,
+)
+from fencepost.tools import Attempt, Tool
+
+
+async def run_python(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> Outcome:
+    """Execute the tool's function once, for at most `attempt.remaining()` seconds; raises only cancellation.
+
+    Refused if the function raised or returned NotApplied, or was never started; Unsure after any other
+    exception and after a timeout; what it returned is kept, whether or not it fits the result model.
+    """
+    outcome = await _run(tool, args, attempt, executor)
+    return without_effect(outcome) if tool.effect is Effect.READ else outcome
+
+
+async def _run(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> Outcome:
+    if tool.function is None:
+        raise UsageError(f"tool {tool.name} has no Python function")
+    left = attempt.remaining()
+    if left <= 0:
+        return Refused("deadline_passed", "the attempt had no time left", retryable=True)
+    if inspect.iscoroutinefunction(tool.function):
+        return await _on_the_loop(tool, args, attempt, left)
+    return await _in_a_thread(tool, args, attempt, executor, left)
+
+
+async def _on_the_loop(tool: Tool, args: BaseModel, attempt: Attempt, left: float) -> Outcome:
+    task = asyncio.ensure_future(_awaited(tool, args, attempt))
+    try:
+        await asyncio.wait({task}, timeout=left)
+    finally:
+        task.cancel()
+    if not task.done():
+        return _timeout(left)
+    if task.cancelled():
+        return Unsure("cancelled", "the tool cancelled itself")
+    return task.result()
+
+
+async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
+    assert tool.function is not None  # noqa: S101 - checked by the caller
+    try:
+        return _returned(tool, await tool.function(args, attempt))
+    except NotApplied as refusal:
+        return refused(refusal)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - SystemExit would end the loop for everybody
+        return Unsure("exception", told(error))
+
+
+async def _in_a_thread(
+    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, left: float
+) -> Outcome:
+    try:
+        running: Future[Outcome] = executor.submit(copy_context().run, _called, tool, args, attempt)
+    except RuntimeError as error:  # the executor is shut down
+        return Refused("not_started", told(error), retryable=True)
+    try:
+        await asyncio.wait({asyncio.wrap_future(running)}, timeout=left)
+    except asyncio.CancelledError:
+        running.cancel()
+        raise
+    if running.cancel():  # it was still waiting for a thread
+        return Refused("not_started", f"no thread was free within {left:.3f} s", retryable=True)
+    return running.result() if running.done() else _timeout(left)
+
+
+def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
+    assert tool.function is not None  # noqa: S101 - checked by the caller
+    try:
+        return _returned(tool, tool.function(args, attempt))
+    except NotApplied as refusal:
+        return refused(refusal)
+    except BaseException as error:  # noqa: BLE001 - nothing may leave the thread but an outcome
+        return Unsure("exception", told(error))
+
+
+def _returned(tool: Tool, result: Any) -> Outcome:
+    if isinstance(result, NotApplied):
+        return refused(result)
+    if inspect.iscoroutine(result):
+        result.close()
+        return Unsure("not_awaited", f"{tool.name} is a def that returned a coroutine; declare it async def")
+    return Applied(result_text(result), receipt_of(tool, result))
+
+
+def _timeout(left: float) -> Unsure:
+    return Unsure("timeout", f"no result within {left:.3f} s")
