@@ -183,6 +183,8 @@ def _claims(facts: Facts) -> _Claims:
 
 
 def _contradiction(facts: Facts) -> Decision | None:
+    if facts.effect is Effect.READ:
+        return None  # nothing is at stake that a person would have to weigh
     claims = _claims(facts)
     if facts.lookup is not None and facts.lookup.answer is Answer.FOUND_OTHER:
         return Repair("the downstream knows the key for another request")
