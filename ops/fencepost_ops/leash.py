@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from typing import Any
 
 PR_SET_PDEATHSIG = 1
@@ -173,9 +174,12 @@ def _children(parent: int) -> list[int]:
 def _remove(folder: str) -> None:
     """Remove a folder although processes that are just ending may still write into it."""
     deadline = time.monotonic() + REMOVE_WITHIN
-    while os.path.lexists(folder) and time.monotonic() < deadline:
-        shutil.rmtree(folder, ignore_errors=True)
-        if os.path.lexists(folder):
+    doomed = f"{folder}.removed"  # so that nobody can make new files by the old name
+    with suppress(FileNotFoundError):
+        os.rename(folder, doomed)
+    while os.path.lexists(doomed) and time.monotonic() < deadline:
+        shutil.rmtree(doomed, ignore_errors=True)
+        if os.path.lexists(doomed):
             time.sleep(0.05)
 
 
