@@ -1,0 +1,53 @@
+"""A ledger's database on a local server: migrated, with one login per role, as a deployment would have it."""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psycopg
+from psycopg import sql
+
+from fencepost.ledger.migrate import upgrade
+from fencepost.ledger.roles import GROUPS
+from fencepost_ops.postgres import LocalPostgres
+
+ROLES = tuple(group.removeprefix("fencepost_") for group in GROUPS)
+
+
+@dataclass(frozen=True)
+class LedgerDatabase:
+    """Where the ledger is. `dsns` holds a login per role (worker, relay, producer, operator, reader); `owner` may
+    do anything and is for migrations only. All of them hold passwords: never print them."""
+
+    name: str
+    owner: str
+    dsns: Mapping[str, str]
+
+
+def prepare_database(
+    server: LocalPostgres, name: str, *, movable_clock: bool = False, migrate: bool = True
+) -> LedgerDatabase:
+    """Create the database if missing, migrate it, and give every role a login with a fresh random password."""
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+        found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
+        if found is None:
+            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    owner = server.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
+    if migrate:
+        upgrade(owner, movable_clock=movable_clock)
+    return LedgerDatabase(name, owner, make_logins(server, name))
+
+
+def make_logins(server: LocalPostgres, dbname: str) -> dict[str, str]:
+    """A login per role, named after it; its password changes every time, so that no old process can come back."""
+    made = {}
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+        for role, group in zip(ROLES, GROUPS, strict=True):
+            login, password = f"{group}_login", secrets.token_urlsafe(24)
+            exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [login]).fetchone()
+            verb = sql.SQL("ALTER" if exists else "CREATE")
+            statement = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(login), password)
+            connection.execute(statement)
+            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(login)))
+            made[role] = server.dsn(login, password, dbname)
+    return made

@@ -1,0 +1,294 @@
+"""What may be asked of the ledger, and what it may answer: frozen values, no behaviour.
+
+Every command concerns one run (and at most the calls of that run). `id` is the id of the first event it will write
+and makes it idempotent: applied again after a lost COMMIT reply it returns its first outcome. `rand` is in [0, 1)
+and feeds jitter. Commands of a worker present a `Term`; commands of an office (`RequestCancel`, `DecideRepair`,
+`FileEvidence`, `Sweep`) present none and are judged by the row's version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from fencepost.machine import Call, Run
+from fencepost.outcomes import Outcome
+from fencepost.proposals import Rejected, Validated
+from fencepost.recovery import LookupAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Ownership of one run or call: a token that is new for every execution, and the fence it was granted."""
+
+    owner: str
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """Bytes kept by their SHA-256; histories hold the digest and a bounded preview."""
+
+    digest: str
+    data: bytes
+    preview: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """Base of all commands."""
+
+    id: UUID
+    tenant: str
+    run: UUID
+    rand: float = 0.0
+    payloads: tuple[Payload, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim(Command):
+    """Take the step a message named: exactly its generation, on its queue, if due (R1).
+
+    `worker` is the token of the claiming process, whose stamp in `workers` must be fresh.
+    """
+
+    subject: UUID
+    generation: int
+    worker: str
+    term: Term
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimRun(Claim):
+    """The planner takes a run. `cap` bounds one answer of the planner; `grace` is added before a takeover."""
+
+    cap: timedelta
+    grace: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimStopped(Claim):
+    """The compensator takes a run that is stopping or compensating. `cap` bounds the planning of one compensation."""
+
+    cap: timedelta
+    grace: timedelta
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimCall(Claim):
+    """The dispatcher takes a call. `request` is the request built from the arguments (None for Python tools and
+    where one is stored already); `request_error` says why it could not be built."""
+
+    request: str | None = None
+    request_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDoubt(Claim):
+    """The reconciler takes a call that is DISPATCHING past its takeover, or UNKNOWN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordTurn(Command):
+    """The planner's answer. `finish` is the claimed result when it says it is done; `objection` is what the run's
+    verify function has against it. One call id per proposal."""
+
+    term: Term
+    turn: int
+    proposals: tuple[Validated | Rejected, ...] = ()
+    call_ids: tuple[UUID, ...] = ()
+    finish: Payload | None = None
+    objection: str | None = None
+    answer: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordPlanLost(Command):
+    """The planner gave no usable answer (it raised, timed out or was refused)."""
+
+    term: Term
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOutcome(Command):
+    """What became of one attempt, as far as its worker can tell. `result` keeps the bytes of an applied one."""
+
+    term: Term
+    call: UUID
+    attempt: int
+    outcome: Outcome
+    result: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordLookup(Command):
+    """What the downstream answered when asked whether the effect happened."""
+
+    term: Term
+    call: UUID
+    answer: LookupAnswer
+    result: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordCompensation(Command):
+    """The compensation the forward call's tool proposes, validated; or why there is none."""
+
+    term: Term
+    forward: UUID
+    proposal: Validated | Rejected
+    call_id: UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestCancel(Command):
+    """Office `cancel`: stop the run. What is in flight settles first; compensation follows if the run asks for it."""
+
+    by: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideRepair(Command):
+    """Office `repair`: a person settles a call that needs repair.
+
+    `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused before the
+    call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be known).
+    """
+
+    call: UUID
+    decision: str
+    by: str
+    reason: str
+    receipt: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEvidence(Command):
+    """Office `evidence`: a real answer of an attempt whose worker lost its term (R9). A fact, never a decision."""
+
+    call: UUID
+    attempt: int
+    term: Term
+    outcome: Outcome
+    result: Payload | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep(Command):
+    """Give an open subject its missing outbox row back; anything else is left alone."""
+
+    subject: UUID
+
+
+# -- answers -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """The presented term is not the accepted one: somebody else holds the subject, or has held it since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """The message is old news: another generation, another queue, not due yet, or nothing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """There is no such subject, or it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Busy:
+    """Somebody is moving the subject at this instant; ask again in a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """No time is left for an attempt; nothing was dispatched."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotAlive:
+    """The claiming process's stamp is stale: it may be presumed dead, so it may not claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfamiliar:
+    """This process does not know the planner or tool version; the row stays for one that does, uncounted."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """An office's request is refused as things stand; `why` says what to do instead."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Recorded; nothing is left for the caller to do. `state` is where the subject stands now."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ask the planner for the run's next turn within `timeout`."""
+
+    run: Run
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Execute one attempt within `timeout` (to be counted from before the claim was sent, R6).
+
+    `key` is the operation key; `deadline` the attempt's absolute deadline by the ledger's clock.
+    """
+
+    call: Call
+    principal: str
+    attempt: int
+    key: str | None
+    deadline: datetime
+    timeout: timedelta
+    repeat: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the downstream whether the call's effect happened. `asked_at` is the ledger's time of the claim: the
+    answer is at least that young."""
+
+    call: Call
+    principal: str
+    asked_at: datetime
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Propose the compensation of `forward`, within `timeout`."""
+
+    run: Run
+    forward: Call
+    timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """Postgres refused the change (a guard or a constraint); nothing of it was written. A bug, or an attack."""
+
+    why: str
+
+
+Order = Plan | Send | Ask | Offset
+Refusal = Fenced | Moved | Gone | Busy | Late | NotAlive | Unfamiliar | Denied | Broken
+Answer = Order | Done | Refusal

@@ -1,0 +1,48 @@
+"""The first outcome of a command that was recorded although its COMMIT's reply was lost.
+
+The claimer looks for its own term before the generation: if the subject is still under it, the order is given
+again with the time that is left; if not, somebody has moved on and nothing is left to do.
+"""
+
+from __future__ import annotations
+
+from fencepost import commands as c
+from fencepost.decide.compensate import compensation_of, effects
+from fencepost.decide.fold import Fold
+from fencepost.states import CallState, RunStatus
+
+
+def again(fold: Fold, command: c.Command) -> c.Answer:
+    """What `command` answered when it was recorded, as far as it still holds."""
+    if isinstance(command, c.ClaimRun | c.ClaimStopped):
+        return _run_order(fold, command)
+    if isinstance(command, c.ClaimCall | c.ClaimDoubt):
+        return _call_order(fold, command)
+    call_id = getattr(command, "call", None)
+    call = fold.view.calls.get(call_id) if call_id is not None else None
+    return c.Done(call.state if call is not None else fold.run.status)
+
+
+def _run_order(fold: Fold, command: c.ClaimRun | c.ClaimStopped) -> c.Answer:
+    run = fold.run
+    if (run.owner, run.fence) != (command.term.owner, command.term.fence):
+        return c.Done(run.status)
+    left = run.ready_at - command.grace - fold.now
+    if run.status == RunStatus.PLANNING:
+        return c.Plan(run, left)
+    forward = next((x for x in effects(fold.view) if compensation_of(fold.view, x) is None), None)
+    return c.Offset(run, forward, left) if forward is not None else c.Done(run.status)
+
+
+def _call_order(fold: Fold, command: c.ClaimCall | c.ClaimDoubt) -> c.Answer:
+    call = fold.view.calls.get(command.subject)
+    if call is None or (call.owner, call.fence) != (command.term.owner, command.term.fence):
+        return c.Done(call.state if call is not None else fold.run.status)
+    tool = fold.known.tool(call.tool, call.tool_version)
+    grace = tool.dependency.grace if tool is not None else fold.now - fold.now
+    deadline = call.ready_at - grace
+    if call.state == CallState.DISPATCHING:
+        repeat = call.attempts > 1 and call.doubt
+        key = call.operation
+        return c.Send(call, fold.run.principal, call.attempts, key, deadline, deadline - fold.now, repeat)
+    return c.Ask(call, fold.run.principal, fold.now, deadline - fold.now)

@@ -1,0 +1,126 @@
+"""Offsetting what a stopped run has done: new effects in reverse order of success, each with its own key.
+
+Never a rollback: the first effect was real and may have been seen. One compensation at a time; the failure of one
+does not stop the others; the end lists what was offset and what was not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fencepost import deadlines
+from fencepost.clock import NEVER, rfc3339
+from fencepost.commands import Answer, ClaimStopped, Done, Fenced, Gone, Moved, Offset, RecordCompensation
+from fencepost.decide.fold import Fold
+from fencepost.decide.planning import propose
+from fencepost.decide.stopping import settle_stopping
+from fencepost.events import EventType
+from fencepost.machine import Call, View
+from fencepost.states import RUN_ENDS, CallState, RunStatus
+
+E, C, R = EventType, CallState, RunStatus
+
+def effects(view: View) -> list[Call]:
+    """The run's own committed forward effects, the latest success first."""
+    own = (
+        c for c in view.calls.values() if c.state == C.SUCCEEDED and c.effect != "read" and not (c.reused or c.compensates)
+    )
+    return sorted(own, key=lambda c: c.settled_seq or 0, reverse=True)
+
+
+def compensation_of(view: View, forward: Call) -> Call | None:
+    """The call that compensates `forward` in this run, whatever became of it; the latest if there are several."""
+    found = [c for c in view.calls.values() if c.compensates is not None and c.compensates == forward.operation]
+    return max(found, key=lambda c: (c.turn, c.ordinal), default=None)
+
+
+def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
+    """Take a stopped run: plan its next compensation, wait for those in flight or in repair, or end it."""
+    run = fold.run
+    if run.status in RUN_ENDS:
+        return Gone()
+    if run.status not in (R.STOPPING, R.COMPENSATING):
+        return Moved()
+    if command.term.fence <= run.fence:
+        return Fenced()
+    fold.present(run.id, "claim")
+    fold.takeovers = fold.takeovers + 1 if run.owner is not None else 0
+    ready_at = fold.now + command.cap + command.grace
+    lease: dict[str, Any] = {"owner": command.term.owner, "fence": command.term.fence}
+    fold.emit(E.LEASE_ACQUIRED, {**lease, "ready_at": rfc3339(ready_at)})
+    if run.status == R.STOPPING:
+        settle_stopping(fold)
+        return Done(fold.run.status)
+    if run.open > run.repairs:
+        return _rest(fold, "a compensation is in flight")
+    candidate = next((c for c in effects(fold.view) if _may_offset(fold, c)), None)
+    if candidate is not None and fold.takeovers < fold.known.takeover_limit:
+        return Offset(fold.run, candidate, command.cap)
+    if run.repairs:
+        return _rest(fold, "a call needs repair")
+    _end(fold)
+    return Done(fold.run.status)
+
+
+def _rest(fold: Fold, reason: str) -> Answer:
+    """Give the run back until one of its calls moves (which wakes it)."""
+    fold.emit(E.DISPATCH_DEFERRED, {"ready_at": rfc3339(NEVER), "reason": reason})
+    return Done(fold.run.status)
+
+
+def _may_offset(fold: Fold, call: Call) -> bool:
+    return not _why_not(fold, call) and compensation_of(fold.view, call) is None
+
+
+def _why_not(fold: Fold, call: Call) -> str | None:
+    """Why this effect can have no compensation at all; None when it can."""
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if call.effect == "irreversible":
+        return "irreversible"
+    if tool is None:
+        return f"tool {call.tool} version {call.tool_version} is not known here"
+    if not tool.compensable:
+        return "its tool declares no compensation"
+    held = fold.operations.get(call.operation or "")
+    return "shared" if held is not None and held.reused else None
+
+
+def _end(fold: Fold) -> None:
+    offset, left = [], []
+    for call in effects(fold.view):
+        made = compensation_of(fold.view, call)
+        if made is not None and made.state == C.SUCCEEDED:
+            offset.append(str(call.id))
+        else:
+            why = _why_not(fold, call) or (f"compensation {made.state.lower()}" if made else "not planned")
+            left.append({"call": str(call.id), "tool": call.tool, "why": why})
+    end = {"offset": offset, "not_offset": left, "effects": fold.run.effects, "fence": fold.run_fence()}
+    fold.emit(E.RUN_STOPPED, end)
+
+
+def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
+    """Record the compensation of one effect: its own key, authority and deadline, not before the effect is quiet."""
+    run = fold.run
+    if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.COMPENSATING:
+        return Fenced()
+    forward = fold.call(command.forward)
+    if forward.state != C.SUCCEEDED or compensation_of(fold.view, forward) is not None:
+        return Moved()
+    fold.present(run.id, "term")
+    fold.takeovers = 0
+    tool = fold.known.tool(forward.tool, forward.tool_version)
+    patience = tool.dependency.reconcile_for if tool else deadlines.MAX_RETRY_AFTER
+    quiet = forward.quiet_at if forward.quiet_at and forward.quiet_at < NEVER else forward.in_flight_until
+    start = max(fold.now, quiet or fold.now)
+    propose(
+        fold,
+        command.proposal,
+        command.call_id,
+        turn=run.turn + 1,
+        ordinal=run.calls,
+        compensates=forward.operation,
+        not_before=start,
+        reconcile_until=deadlines.plus(start, patience),
+    )
+    fold.emit(E.DISPATCH_DEFERRED, {"ready_at": rfc3339(fold.now), "reason": "compensation recorded"})
+    return Done(fold.run.status)

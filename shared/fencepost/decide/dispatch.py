@@ -1,0 +1,227 @@
+"""The dispatcher's two halves: the claim (steps 6, 7 and 8, for real) and what became of the attempt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from fencepost import deadlines, operations
+from fencepost.authority import AuthorizationDecision
+from fencepost.budgets import exhausted
+from fencepost.clock import rfc3339
+from fencepost.commands import Answer, Claim, ClaimCall, Done, Fenced, Gone, Late, Moved, RecordOutcome, Send, Unfamiliar
+from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.planning import budget, usage
+from fencepost.decide.stopping import after_call, stop
+from fencepost.events import EventType
+from fencepost.machine import Call
+from fencepost.outcomes import Applied, Refused, Unsure
+from fencepost.states import CALL_ENDS, CallState, RunStatus, StopReason
+from fencepost.tools import Tool
+
+E, C, R = EventType, CallState, RunStatus
+
+
+def claim_call(fold: Fold, command: ClaimCall) -> Answer:
+    """Take a call whose dispatch is due and start its attempt, or say why nothing may be sent."""
+    call = fold.view.calls.get(command.subject)
+    if call is None or call.state in CALL_ENDS:
+        return Gone()
+    if call.state != C.INTENT_RECORDED or not fold.allows(call):
+        return Moved()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
+    if command.term.fence <= call.fence:
+        return Fenced()
+    fold.present(call.id, "claim")
+    fold.takeovers = 0
+    decision = fold.authorize(call, tool, "claim", call.attempts + 1)
+    if not decision.allowed:
+        return _denied(fold, call, decision, command.term.fence)
+    return _key(fold, call, tool, command) or _start(fold, call, tool, command, decision)
+
+
+def _end(fold: Fold, call: Call) -> Answer:
+    after_call(fold, call.id)
+    return Done(fold.call(call.id).state)
+
+
+def _denied(fold: Fold, call: Call, decision: AuthorizationDecision, fence: int) -> Answer:
+    message = f"not authorised: {decision.reason}"
+    body = decision_body(decision, "claim") | {"message": message, "fence": fence}
+    fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
+    return _end(fold, call)
+
+
+def _reject(fold: Fold, call: Call, step: int, code: str, message: str, fence: int) -> Answer:
+    body = {"step": step, "code": code, "message": message, "fence": fence}
+    fold.emit(E.PROPOSAL_REJECTED, body, call=call.id)
+    return _end(fold, call)
+
+
+def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | None:
+    """Step 7: the four rules of a repeated key, and the forward effect a compensation is to offset."""
+    fence = command.term.fence
+    if call.operation is None:
+        return None
+    held = fold.operations[call.operation]
+    rule, why = operations.admit(held, call, tool.contract)
+    if rule == operations.Rule.REJECT:
+        return _reject(fold, call, 7, why, f"refused: {why}", fence)
+    if rule == operations.Rule.WAIT:
+        return _defer(fold, call, fence, waits=True)
+    if rule == operations.Rule.REUSE:
+        body = {"receipt": held.receipt, "result": held.result, "preview": held.preview, "fence": fence}
+        fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call)}, call=call.id)
+        fold.set_operation(replace(held, reused=held.reused + 1))
+        return _end(fold, call)
+    if held.call != call.id:
+        fold.set_operation(operations.take(held, call))
+    if call.compensates is not None and fold.operations[call.compensates].reused:
+        return _reject(fold, call, 7, "shared", "another run has taken the result of this effect", fence)
+    return None
+
+
+def _defer(fold: Fold, call: Call, fence: int, *, waits: bool) -> Answer:
+    body = {"ready_at": rfc3339(fold.run.deadline), "waits": waits, "fence": fence}
+    fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)
+    return Done(C.INTENT_RECORDED) if waits else Late()
+
+
+def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: AuthorizationDecision) -> Answer:
+    """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
+    fence, spec = command.term.fence, tool.dependency
+    if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
+        body = {"step": 8, "code": "budget", "message": f"the run's budget of {used} is used up", "fence": fence}
+        fold.emit(E.PROPOSAL_REJECTED, body, call=call.id)
+        stop(fold, StopReason.BUDGET_EXHAUSTED, used)
+        fold.present_run_by(call.id)
+        return Done(fold.call(call.id).state)
+    if call.request is None and command.request is None and tool.kind == "http":
+        why = command.request_error or "the tool built no request"
+        return _reject(fold, call, 5, "request_failed", why, fence)
+    if call.compensates and call.reconcile_until is not None:
+        timeout = min(spec.per_attempt, call.reconcile_until - fold.now)
+    else:
+        timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
+    if timeout <= timedelta(0):
+        if call.compensates:
+            return _reject(fold, call, 8, "late", "the compensation's own deadline has passed", fence)
+        return _defer(fold, call, fence, waits=False)
+    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
+
+
+def start_attempt(
+    fold: Fold,
+    call: Call,
+    tool: Tool,
+    command: Claim,
+    timeout: timedelta,
+    decision: AuthorizationDecision,
+    *,
+    request: str | None = None,
+) -> Send:
+    """Record LeaseAcquired, AuthorizationAllowed and ToolAttemptStarted; the order to send follows the COMMIT (R2)."""
+    spec, repeat = tool.dependency, call.attempts > 0 and call.doubt
+    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence}, call=call.id)
+    evidence = decision_body(decision, "claim")
+    fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)
+    deadline = fold.now + timeout
+    in_flight = max(deadline, call.in_flight_until or deadline)
+    body: dict[str, Any] = {
+        "attempt": call.attempts + 1,
+        "deadline": rfc3339(deadline),
+        "in_flight_until": rfc3339(in_flight),
+        "quiet_at": rfc3339(deadlines.quiet_at(in_flight, tool.contract.settle)),
+        "ready_at": rfc3339(deadlines.takeover_at(deadline, spec.grace)),
+        "request": request if call.request is None else None,
+        "repeat": repeat,
+    }
+    fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
+    if call.operation is not None:
+        fold.set_operation(operations.sent(fold.operations[call.operation], fold.now, tool.contract))
+    started = fold.call(call.id)
+    return Send(started, fold.run.principal, started.attempts, call.operation, deadline, timeout, repeat)
+
+
+def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
+    """Record what became of an attempt, under the term that made it. A real answer is never too late for its term."""
+    call = fold.view.calls.get(command.call)
+    if call is None:
+        return Gone()
+    held = (call.owner, call.fence, call.attempts) == (command.term.owner, command.term.fence, command.attempt)
+    if not held or call.state != C.DISPATCHING:
+        return Fenced()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
+    fold.present(call.id, "term")
+    fold.takeovers = 0
+    outcome = command.outcome
+    if isinstance(outcome, Applied):
+        _applied(fold, call, command, outcome)
+    elif isinstance(outcome, Refused):
+        refused(fold, call, tool, outcome, command.rand)
+    else:
+        mark_unknown(fold, call, tool, outcome)
+    after_call(fold, call.id)
+    return Done(fold.call(call.id).state)
+
+
+def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -> None:
+    others = {e.receipt for e in fold.evidence.get(call.id, ()) if e.applied and e.receipt}
+    if outcome.receipt and others - {outcome.receipt}:
+        seen = ", ".join(sorted({outcome.receipt, *others}))
+        unsure = {"code": "contradiction", "message": f"several receipts for one key: {seen}", "lost": False}
+        when = {"ready_at": rfc3339(fold.now), "reconcile_until": rfc3339(fold.now)}
+        fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, unsure | when, call=call.id, attempt=call.attempts)
+        why = {"reason": f"several receipts for one key: {seen}", "fence": call.fence}
+        fold.emit(E.REPAIR_REQUESTED, why, call=call.id)
+        return
+    kept = {
+        "receipt": outcome.receipt,
+        "result": command.result.digest if command.result else None,
+        "preview": command.result.preview if command.result else None,
+    }
+    fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
+
+
+def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float) -> None:
+    """This attempt proved to have had no effect. In doubt that settles nothing, unless it speaks for the key (R3)."""
+    spec = tool.dependency
+    again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, outcome.retry_after)
+    if call.doubt and not outcome.final_answer_stored:
+        mark_unknown(fold, call, tool, Unsure(outcome.code, outcome.message), ready_at=again)
+        return
+    in_time = again < _last_start(fold, call, tool)
+    retry = outcome.retryable and call.attempts < spec.attempts and fold.allows(call) and in_time and not call.doubt
+    body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
+    left = {"attempts_left": spec.attempts - call.attempts, "run_left_ms": _millis(fold.run.deadline - fold.now)}
+    fold.emit(E.TOOL_ATTEMPT_FAILED, body | left, call=call.id, attempt=call.attempts)
+
+
+def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
+    if call.compensates and call.reconcile_until is not None:
+        return call.reconcile_until
+    return fold.run.deadline - tool.dependency.reserve
+
+
+def _millis(span: timedelta) -> int:
+    return span // timedelta(milliseconds=1)
+
+
+def mark_unknown(
+    fold: Fold, call: Call, tool: Tool, outcome: Unsure, *, lost: bool = False, ready_at: datetime | None = None
+) -> None:
+    """The effect may exist. Reconciliation gets its own deadline, stamped the first time."""
+    until = call.reconcile_until if call.doubt else None
+    body = {
+        "code": outcome.code,
+        "message": outcome.message,
+        "lost": lost,
+        "ready_at": rfc3339(ready_at or fold.now),
+        "reconcile_until": rfc3339(until or deadlines.plus(fold.now, tool.dependency.reconcile_for)),
+    }
+    fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

@@ -1,0 +1,222 @@
+"""The tray on which one command's decision is built: the view it reads, the events it emits, who presents it.
+
+Pure: a `Fold` holds values only. `emit` evolves the view with each event at once, so that later rules of the same
+change see the earlier ones, exactly as replay will.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from fencepost import operations
+from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest, decide_safely
+from fencepost.canonical import parse
+from fencepost.clock import rfc3339
+from fencepost.commands import Command, Term
+from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, body_text
+from fencepost.machine import Call, Run, View, evolve
+from fencepost.operations import Operation
+from fencepost.recovery import Evidence
+from fencepost.states import RUN_FORWARD, RunStatus
+from fencepost.tools import Tool
+
+E = EventType
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The outbox row of one subject: the permission to take its next step (R1)."""
+
+    tenant: str
+    subject: UUID
+    kind: str
+    run: UUID
+    generation: int
+    queue: str
+    due_at: datetime
+    takeovers: int = 0
+    worker: str | None = None
+    fence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """Under which presentation a row is changed; see `states.py`. `version` is what an office saw."""
+
+    via: str
+    owner: str | None = None
+    fence: int | None = None
+    call: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a deciding process knows besides the ledger: its tools, planners, authority and limits."""
+
+    tool: Callable[[str, int], Tool | None]
+    planner: Callable[[str, int], bool]
+    authority: Authority
+    takeover_limit: int = 5
+    planner_attempts: int = 5
+
+
+@dataclass(slots=True)
+class Fold:
+    """One command's decision in the making. `before` is the view the events start from."""
+
+    command: Command
+    view: View
+    operations: dict[str, Operation]
+    evidence: Mapping[UUID, tuple[Evidence, ...]]
+    known: Known
+    now: datetime
+    row: Row | None = None
+    events: list[Event] = field(default_factory=list)
+    presented: dict[UUID, Presented] = field(default_factory=dict)
+    woken: set[str] = field(default_factory=set)
+    takeovers: int = 0
+    worker: str | None = None
+    term: Term | None = None
+    by: str | None = None
+    fence_before: int = 0
+
+    @property
+    def run(self) -> Run:
+        return self.view.run
+
+    def call(self, call_id: UUID) -> Call:
+        """A loaded call. Raises KeyError for one the command did not load."""
+        return self.view.calls[call_id]
+
+    def present(self, subject: UUID, via: str) -> None:
+        """Say that `subject`'s row changes under the command's term (`term`, `claim`) or an office."""
+        term = self.term
+        self.presented[subject] = Presented(via, term.owner if term else None, term.fence if term else None)
+
+    def present_run_by(self, call: UUID) -> None:
+        """Say that the run's row changes with a call's outcome, under that call's presentation."""
+        presented = self.presented[call]
+        via = "call" if presented.via in ("term", "claim") else presented.via
+        self.presented.setdefault(self.run.id, replace(presented, via=via, call=call))
+
+    def run_fence(self) -> int:
+        """The fence a run carries after this change stops it: its holder's own, else a higher one than any holder's."""
+        presented = self.presented.get(self.run.id)
+        own = presented is not None and presented.via in ("term", "claim")
+        return self.run.fence if own else self.fence_before + 1
+
+    def emit(
+        self,
+        kind: EventType,
+        body: dict[str, Any],
+        *,
+        call: UUID | None = None,
+        attempt: int | None = None,
+        policy: str | None = None,
+    ) -> Event:
+        """Append one event and evolve the view with it. The hashes are filled in when the change is numbered."""
+        text = body_text(body)
+        event = Event(
+            tenant=self.run.tenant,
+            run=self.run.id,
+            seq=self.run.seq + 1,
+            id=self.run.id if kind == E.RUN_CREATED else self._next_id(),
+            type=kind,
+            version=SCHEMA_VERSION,
+            call=call,
+            attempt=attempt,
+            body=text,
+            digest=body_digest(text),
+            principal=self.by or self.run.principal,
+            worker=self.term.owner if self.term else None,
+            fence=self.term.fence if self.term else None,
+            policy=policy,
+            causation=self.command.id,
+            recorded_at=self.now,
+            projection=None,
+            prev_hash="",
+            hash="",
+        )
+        old = self.view.calls.get(call) if call is not None else None
+        self.view = evolve(self.view, event)
+        self.events.append(event)
+        if call is not None and (old is None or old.state != self.call(call).state):
+            self._follow(self.call(call))
+        return event
+
+    def _next_id(self) -> UUID:
+        """The command's id for its first event, successors for the rest.
+
+        RunCreated, which the first change writes on the producer's behalf, has the run's own id and does not count.
+        """
+        own = len(self.events) - (1 if self.events and self.events[0].type == E.RUN_CREATED else 0)
+        return UUID(int=(self.command.id.int + own) % (1 << 128))
+
+    def _follow(self, call: Call) -> None:
+        """Keep the operation keys true to the calls, and note whose waiters may go on."""
+        if call.operation is None:
+            return
+        held = self.operations.get(call.operation)
+        if held is not None:
+            self.set_operation(operations.follow(held, call))
+        forward = self.operations.get(call.compensates) if call.compensates else None
+        if forward is not None and held is not None and held.call == call.id:
+            self.set_operation(operations.offset(forward, call))
+
+    def set_operation(self, operation: Operation) -> None:
+        """Replace a key's record; its waiters wake when it stops being held."""
+        old = self.operations[operation.key]
+        self.operations[operation.key] = operation
+        if old.status == "open" and operation.status != "open":
+            self.woken.add(operation.key)
+
+    def authorize(self, call: Call, tool: Tool, phase: str, attempt: int) -> AuthorizationDecision:
+        """Step 6 for these exact arguments, now; an engine that errs denies."""
+        request = AuthorizationRequest(
+            tenant=call.tenant,
+            principal=self.run.principal,
+            tool=tool.name,
+            tool_version=tool.version,
+            effect=tool.effect,
+            arguments=parse(call.arguments),
+            arguments_hash=call.arguments_hash,
+            operation=call.operation,
+            run=str(call.run),
+            call=str(call.id),
+            attempt=attempt,
+            phase=phase,
+            at=self.now,
+        )
+        return decide_safely(self.known.authority, request)
+
+    def create(self) -> None:
+        """RunCreated, written by the run's first change so that no producer computes hashes."""
+        run = self.run
+        body = {
+            "run_key": run.run_key,
+            "planner": run.planner,
+            "planner_version": run.planner_version,
+            "request": run.request,
+            "on_stop": run.on_stop,
+            "created_at": rfc3339(run.created_at),
+            "deadline": rfc3339(run.deadline),
+        }
+        self.emit(E.RUN_CREATED, body)
+
+    @property
+    def forward(self) -> bool:
+        """Whether the run still plans and acts."""
+        return self.run.status in RUN_FORWARD
+
+    def allows(self, call: Call) -> bool:
+        """Whether the run lets this call be sent for the first time."""
+        return self.run.status == (RunStatus.COMPENSATING if call.compensates else RunStatus.ACTING)
+
+
+def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
+    """The evidence of one authorisation decision."""
+    return {"phase": phase, "reason": decision.reason, "deciding": list(decision.deciding)}

@@ -1,0 +1,109 @@
+"""What is decided outside any term: cancel, a person's repair, evidence of a fenced-out worker, the sweep."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from fencepost import deadlines
+from fencepost.clock import rfc3339
+from fencepost.commands import Answer, DecideRepair, Denied, Done, FileEvidence, Gone, RequestCancel, Sweep
+from fencepost.decide.fold import Fold, Presented
+from fencepost.decide.stopping import after_call, stop
+from fencepost.events import EventType
+from fencepost.machine import Call
+from fencepost.outcomes import Applied, Unsure
+from fencepost.states import CALL_ENDS, RUN_ENDS, CallState, RunStatus, StopReason
+
+E, C, R = EventType, CallState, RunStatus
+
+ASK_AGAIN_FOR = timedelta(minutes=10)
+
+
+def request_cancel(fold: Fold, command: RequestCancel) -> Answer:
+    """Stop the run. Cancelling twice, or while it stops already, changes nothing and says where it stands."""
+    if fold.run.status in RUN_ENDS:
+        return Gone()
+    if not fold.forward:
+        return Done(fold.run.status)
+    fold.by = command.by
+    fold.presented[fold.run.id] = Presented("cancel")
+    fold.emit(E.CANCEL_REQUESTED, {"reason": command.reason})
+    stop(fold, StopReason.CANCELLED, command.reason or None)
+    return Done(fold.run.status)
+
+
+def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
+    """A person settles a call in NEEDS_REPAIR. The decision, its reason and who made it are in the history."""
+    call = fold.view.calls.get(command.call)
+    if call is None:
+        return Gone()
+    if call.state != C.NEEDS_REPAIR:
+        return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
+    quiet = call.quiet_at if call.quiet_at and call.quiet_at.year < 9999 else call.in_flight_until
+    if command.decision == C.FAILED and quiet is not None and fold.now <= quiet:
+        return Denied(f"its last request may still take effect until {rfc3339(quiet)}; decide after that")
+    if command.decision == C.SUCCEEDED and not command.receipt:
+        return Denied("say how it is known that it happened: a receipt is required")
+    fold.by = command.by
+    fold.presented[call.id] = Presented("repair")
+    body: dict[str, Any] = {
+        "to": command.decision,
+        "reason": command.reason,
+        "receipt": command.receipt,
+        "result": call.result,
+        "preview": call.preview,
+        "fence": call.fence + 1,
+    }
+    if command.decision == C.UNKNOWN:
+        body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, ASK_AGAIN_FOR))
+    fold.emit(E.REPAIR_DECIDED, body, call=call.id)
+    after_call(fold, call.id)
+    _reopen_stopped(fold)
+    return Done(fold.call(call.id).state)
+
+
+def _reopen_stopped(fold: Fold) -> None:
+    """A repair in a run that stopped and compensates: what turned out to have happened is to be offset as well."""
+    run = fold.run
+    if run.status == R.STOPPED and run.on_stop == "compensate" and run.effects > 0 and not run.repairs:
+        fold.presented[run.id] = Presented("repair")
+        why = "an effect of the stopped run came to light"
+        fold.emit(E.REPAIR_DECIDED, {"reason": why, "fence": fold.run_fence()})
+
+
+def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
+    """Keep a fenced-out worker's real answer. It wakes the reconciler, or reopens an end that it contradicts."""
+    call = fold.view.calls.get(command.call)
+    if call is None:
+        return Gone()
+    outcome = command.outcome
+    if isinstance(outcome, Unsure):
+        return Done(call.state)
+    applied = isinstance(outcome, Applied)
+    fold.presented[call.id] = Presented("evidence")
+    body = {
+        "attempt": command.attempt,
+        "applied": applied,
+        "receipt": outcome.receipt if isinstance(outcome, Applied) else None,
+        "result": command.result.digest if command.result else None,
+        "code": "applied" if isinstance(outcome, Applied) else outcome.code,
+    }
+    fold.emit(E.EVIDENCE_FILED, body, call=call.id, attempt=command.attempt)
+    if applied and isinstance(outcome, Applied) and (why := _contradicts(call, outcome)) is not None:
+        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence + 1}, call=call.id)
+    return Done(fold.call(call.id).state)
+
+
+def _contradicts(call: Call, outcome: Applied) -> str | None:
+    if call.state == C.SUCCEEDED:
+        differs = call.receipt and outcome.receipt and call.receipt != outcome.receipt
+        return f"two receipts for one key: {call.receipt} and {outcome.receipt}" if differs else None
+    if call.state in CALL_ENDS or call.state == C.INTENT_RECORDED:
+        return f"the call is {call.state}, yet an attempt was applied (receipt {outcome.receipt})"
+    return None
+
+
+def sweep(fold: Fold, command: Sweep) -> Answer:
+    """Nothing to decide: `apply` gives every touched open subject its row."""
+    return Done(fold.run.status)

@@ -1,0 +1,192 @@
+"""The planner's two halves: taking a run, and recording a turn."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from fencepost import operations
+from fencepost.budgets import Budget, Usage, exhausted
+from fencepost.clock import rfc3339
+from fencepost.commands import Answer, ClaimRun, Done, Fenced, Gone, Moved, Plan, RecordPlanLost, RecordTurn, Unfamiliar
+from fencepost.deadlines import retry_at
+from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.stopping import after_call, stop
+from fencepost.events import EventType
+from fencepost.proposals import Rejected, Validated
+from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopReason
+from datetime import timedelta
+
+E, C, R = EventType, CallState, RunStatus
+
+_BACKOFF = timedelta(milliseconds=200)
+_BACKOFF_CAP = timedelta(seconds=10)
+
+
+def budget(fold: Fold) -> Budget:
+    """The run's budget, as its producer gave it."""
+    return Budget.from_json(json.loads(fold.run.request).get("budget") or {})
+
+
+def usage(fold: Fold) -> Usage:
+    """What the run has used of it, folded from its events."""
+    return Usage(turns=fold.run.requests, calls=fold.run.calls, attempts=fold.run.attempts)
+
+
+def claim_run(fold: Fold, command: ClaimRun) -> Answer:
+    """Take a run whose planner is due, or stop it: deadline passed, budget used up, planner lost too often."""
+    run = fold.run
+    if run.status in RUN_ENDS:
+        return Gone()
+    if run.status not in RUN_FORWARD:
+        return Moved()
+    if command.term.fence <= run.fence:
+        return Fenced()
+    past = fold.now >= run.deadline
+    if run.status == R.ACTING and run.open and not past:
+        return Moved()
+    if not past and not fold.known.planner(run.planner, run.planner_version):
+        return Unfamiliar(f"planner {run.planner} version {run.planner_version}")
+    fold.present(run.id, "claim")
+    lost = run.status == R.PLANNING and run.owner is not None
+    fold.takeovers = fold.takeovers + 1 if lost else 0
+    if lost:
+        body = {"code": "worker_lost", "message": "the planner's worker was lost", "ready_at": rfc3339(fold.now)}
+        fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)
+    if (reason := _must_stop(fold, past)) is not None:
+        _take(fold, command)
+        stop(fold, *reason)
+        return Done(fold.run.status)
+    timeout = min(command.cap, run.deadline - fold.now)
+    ready_at = rfc3339(fold.now + timeout + command.grace)
+    _take(fold, command)
+    fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at})
+    return Plan(fold.run, timeout)
+
+
+def _take(fold: Fold, command: ClaimRun) -> None:
+    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence})
+
+
+def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:
+    run = fold.run
+    if past:
+        return StopReason.DEADLINE_EXCEEDED, f"the run's deadline was {rfc3339(run.deadline)}"
+    if fold.takeovers >= fold.known.takeover_limit:
+        return StopReason.PLANNER_FAILED, f"the planner's worker was lost {fold.takeovers} times in a row"
+    if run.failures >= fold.known.planner_attempts:
+        return StopReason.PLANNER_FAILED, f"the planner failed {run.failures} times in a row"
+    if (used := exhausted(budget(fold), usage(fold), next="turn")) is not None:
+        return StopReason.BUDGET_EXHAUSTED, used
+    return None
+
+
+def record_turn(fold: Fold, command: RecordTurn) -> Answer:
+    """Record a turn: the run completes, or its proposals become calls, each validated and authorised now."""
+    run = fold.run
+    if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
+        return Fenced()
+    fold.present(run.id, "term")
+    fold.takeovers = 0
+    answer = {"turn": run.turn + 1, "answer": command.answer.digest if command.answer else None}
+    done = command.finish is not None and not command.proposals and not run.open
+    if done and command.objection is None and command.finish is not None:
+        body = {**answer, "result": command.finish.digest, "preview": command.finish.preview}
+        fold.emit(E.RUN_COMPLETED, body)
+        return Done(fold.run.status)
+    fold.emit(E.MODEL_RESPONSE_RECORDED, {**answer, "proposals": len(command.proposals), "objection": command.objection})
+    used = exhausted(budget(fold), usage(fold), next="calls", n=len(command.proposals)) if command.proposals else None
+    if used is not None:
+        stop(fold, StopReason.BUDGET_EXHAUSTED, used)
+        return Done(fold.run.status)
+    pairs = list(zip(command.call_ids, command.proposals, strict=True))
+    for ordinal, (call_id, proposal) in enumerate(pairs):
+        propose(fold, proposal, call_id, turn=run.turn + 1, ordinal=ordinal)
+    for call_id, proposal in pairs:
+        # What was refused before it was an intent (steps 1-5) is told to the planner and never stops the run.
+        if isinstance(proposal, Validated) and fold.forward:
+            after_call(fold, call_id)
+    return Done(fold.run.status)
+
+
+def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
+    """The planner gave no usable answer: ask again later; the claim stops a run that failed too often."""
+    run = fold.run
+    if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
+        return Fenced()
+    fold.present(run.id, "term")
+    again = retry_at(fold.now, run.failures + 1, _BACKOFF, _BACKOFF_CAP, command.rand)
+    fold.emit(
+        E.MODEL_OUTCOME_UNKNOWN,
+        {"code": command.code, "message": command.message, "ready_at": rfc3339(again)},
+    )
+    return Done(fold.run.status)
+
+
+def propose(
+    fold: Fold,
+    proposal: Validated | Rejected,
+    call_id: UUID,
+    *,
+    turn: int,
+    ordinal: int,
+    compensates: str | None = None,
+    not_before: datetime | None = None,
+    reconcile_until: datetime | None = None,
+) -> None:
+    """Steps 1 to 6 of one proposal, each its own event; its key is taken, waited for, reused or refused."""
+    body = _proposal_body(proposal, turn, ordinal, compensates)
+    fold.emit(E.TOOL_PROPOSAL_RECORDED, body, call=call_id)
+    if isinstance(proposal, Rejected):
+        why = {"step": proposal.step, "code": proposal.code, "message": proposal.message}
+        fold.emit(E.PROPOSAL_REJECTED, why, call=call_id)
+        return
+    fold.emit(E.ARGUMENTS_CANONICALIZED, {"arguments_hash": proposal.arguments_hash}, call=call_id)
+    call = fold.call(call_id)
+    tool = fold.known.tool(call.tool, call.tool_version)
+    assert tool is not None  # validated by this very process
+    decision = fold.authorize(call, tool, "recording", 0)
+    evidence = decision_body(decision, "recording")
+    if not decision.allowed:
+        denied = {**evidence, "message": f"not authorised: {decision.reason}"}
+        fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)
+        return
+    fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call_id, policy=decision.policy_version)
+    waits = False
+    if call.operation is not None:
+        held = fold.operations[call.operation]
+        rule, why_not = operations.admit(held, call, tool.contract)
+        if rule == operations.Rule.REJECT:
+            message = f"refused: {why_not}"
+            fold.emit(E.PROPOSAL_REJECTED, {"step": 7, "code": why_not, "message": message}, call=call_id)
+            return
+        waits = rule == operations.Rule.WAIT
+        if rule == operations.Rule.OWN:
+            fold.set_operation(operations.take(held, call))
+    due = fold.run.deadline if waits else max(fold.now, not_before or fold.now)
+    until = rfc3339(reconcile_until) if reconcile_until else None
+    intent = {"ready_at": rfc3339(due), "waits": waits, "reconcile_until": until}
+    fold.emit(E.DISPATCH_INTENT_RECORDED, intent, call=call_id)
+
+
+def _proposal_body(
+    proposal: Validated | Rejected, turn: int, ordinal: int, compensates: str | None
+) -> dict[str, Any]:
+    place = {"turn": turn, "ordinal": ordinal, "label": proposal.label, "compensates": compensates}
+    if isinstance(proposal, Rejected):
+        unknown = {"tool_version": 0, "effect": "read", "operation": None, "scope": "", "arguments_hash": ""}
+        return {**place, **unknown, "tool": proposal.tool_name, "arguments": proposal.arguments, "required": False}
+    return {
+        **place,
+        "tool": proposal.tool_name,
+        "tool_version": proposal.tool_version,
+        "effect": str(proposal.effect),
+        "operation": proposal.operation,
+        "scope": proposal.scope,
+        "arguments": proposal.arguments,
+        "arguments_hash": proposal.arguments_hash,
+        "required": proposal.required,
+    }

@@ -1,0 +1,198 @@
+"""The reconciler's halves: taking a call in doubt, and recording what the downstream said when asked."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timedelta
+from typing import Any
+
+from fencepost import deadlines, recovery
+from fencepost.canonical import encode
+from fencepost.clock import parse_rfc3339, rfc3339
+from fencepost.commands import Answer, Ask, ClaimDoubt, Done, Fenced, Gone, Moved, RecordLookup, Unfamiliar
+from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
+from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.stopping import after_call
+from fencepost.events import EventType
+from fencepost.machine import Call
+from fencepost.outcomes import Refused, Unsure
+from fencepost.recovery import Facts, LookupAnswer
+from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState
+from fencepost.tools import Tool
+
+E, C = EventType, CallState
+
+_ASK_BACKOFF = timedelta(milliseconds=100)
+
+
+def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
+    """Take a call whose attempt nobody answered for, or whose outcome is unknown, and do what the contract allows.
+
+    A lost attempt is never executed again blindly: it becomes UNKNOWN first, then the recovery table decides.
+    """
+    call = fold.view.calls.get(command.subject)
+    if call is None or call.state in CALL_ENDS:
+        return Gone()
+    if call.state not in CALL_UNSETTLED:
+        return Moved()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
+    if command.term.fence <= call.fence:
+        return Fenced()
+    fold.present(call.id, "claim")
+    fold.takeovers = fold.takeovers + 1 if call.owner is not None else 0
+    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence}, call=call.id)
+    if call.state == C.DISPATCHING:
+        _take_over(fold, fold.call(call.id), tool, command.rand)
+    if fold.call(call.id).state != C.UNKNOWN:
+        after_call(fold, call.id)
+        return Done(fold.call(call.id).state)
+    if fold.takeovers >= fold.known.takeover_limit:
+        return _repair(fold, call, f"its worker was lost {fold.takeovers} times in a row")
+    return _recover(fold, fold.call(call.id), tool, command)
+
+
+def _take_over(fold: Fold, call: Call, tool: Tool, rand: float) -> None:
+    lost = "the worker that made the attempt was lost; its outcome is not known"
+    if call.effect == "read":
+        refused(fold, call, tool, Refused("worker_lost", lost, retryable=True), rand)
+    else:
+        mark_unknown(fold, call, tool, Unsure("worker_lost", lost), lost=True)
+
+
+def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer | None) -> Facts:
+    """What the recovery table judges, read under the locks."""
+    held = fold.operations.get(call.operation or "")
+    return Facts(
+        now=fold.now,
+        effect=tool.effect,
+        contract=tool.contract,
+        attempts=call.attempts,
+        max_attempts=tool.dependency.attempts,
+        per_attempt=tool.dependency.per_attempt,
+        margin=tool.dependency.margin,
+        in_flight_until=call.in_flight_until or fold.now,
+        first_sent_at=held.first_sent_at if held else None,
+        reconcile_until=call.reconcile_until or fold.now,
+        run=fold.run.status,
+        compensable=tool.compensable,
+        is_compensation=call.compensates is not None,
+        taken_over=call.lost,
+        has_lookup=tool.has_lookup,
+        asks=call.asks,
+        evidence=fold.evidence.get(call.id, ()),
+        lookup=answer,
+        rand=rand,
+    )
+
+
+def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
+    decision = recovery.recover(facts(fold, call, tool, command.rand, _stored(call)))
+    if isinstance(decision, recovery.Ask):
+        timeout = tool.dependency.per_attempt
+        due = rfc3339(deadlines.takeover_at(fold.now + timeout, tool.dependency.grace))
+        lease = {"owner": command.term.owner, "fence": command.term.fence, "ready_at": due}
+        fold.emit(E.LEASE_ACQUIRED, lease, call=call.id)
+        return Ask(fold.call(call.id), fold.run.principal, fold.now, timeout)
+    if isinstance(decision, recovery.Repeat):
+        return _repeat(fold, call, tool, command)
+    _settle(fold, call, decision)
+    return Done(fold.call(call.id).state)
+
+
+def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
+    """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
+    decision = fold.authorize(call, tool, "claim", call.attempts + 1)
+    if not decision.allowed:
+        body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
+        fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
+        pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
+        _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), "the repeat is not authorised")
+        return Done(C.UNKNOWN)
+    until = call.reconcile_until or fold.now
+    timeout = min(tool.dependency.per_attempt, until - fold.now)
+    return start_attempt(fold, call, tool, command, timeout, decision)
+
+
+def _wait(fold: Fold, call: Call, until: datetime, reason: str) -> None:
+    # Never beyond the reconciliation deadline: at that instant a person is asked.
+    due = min(until, call.reconcile_until) if call.reconcile_until and call.reconcile_until > fold.now else until
+    body = {"ready_at": rfc3339(due), "reason": reason, "fence": fold.call(call.id).fence}
+    fold.emit(E.RECONCILIATION_DEFERRED, body, call=call.id)
+
+
+def _repair(fold: Fold, call: Call, reason: str) -> Answer:
+    body = {"reason": reason, "fence": fold.call(call.id).fence}
+    fold.emit(E.REPAIR_REQUESTED, body, call=call.id)
+    after_call(fold, call.id)
+    return Done(C.NEEDS_REPAIR)
+
+
+def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
+    """Write a decision that needs nobody outside: proof, patience, or a person."""
+    fence = fold.call(call.id).fence
+    if isinstance(decision, recovery.Succeed):
+        result = decision.result or None
+        body = {"to": C.SUCCEEDED, "proof": decision.proof, "receipt": decision.receipt, "result": result}
+        preview = _preview(fold, call, result)
+        fold.emit(E.TOOL_EFFECT_RECONCILED, {**body, "preview": preview, "fence": fence}, call=call.id)
+    elif isinstance(decision, recovery.Fail):
+        body = {"to": C.FAILED, "proof": decision.proof, "fence": fence}
+        fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
+    elif isinstance(decision, recovery.Wait):
+        _wait(fold, call, decision.until, decision.reason)
+    elif isinstance(decision, recovery.Repair):
+        fold.emit(E.REPAIR_REQUESTED, {"reason": decision.reason, "fence": fence}, call=call.id)
+    after_call(fold, call.id)
+
+
+def _preview(fold: Fold, call: Call, digest: str | None) -> str | None:
+    kept = {p.digest: p.preview for p in fold.command.payloads}
+    return kept.get(digest or "")
+
+
+def record_lookup(fold: Fold, command: RecordLookup) -> Answer:
+    """Record what the downstream said, and settle the call if that is proof; a repeat is the next claim's."""
+    call = fold.view.calls.get(command.call)
+    if call is None:
+        return Gone()
+    if (call.owner, call.fence) != (command.term.owner, command.term.fence) or call.state != C.UNKNOWN:
+        return Fenced()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
+    fold.present(call.id, "term")
+    fold.takeovers = 0
+    body = {"lookup": _lookup_text(command.answer), "ready_at": rfc3339(fold.now)}
+    fold.emit(E.TOOL_LOOKUP_RECORDED, body, call=call.id, attempt=call.attempts)
+    asked = fold.call(call.id)
+    decision = recovery.recover(facts(fold, asked, tool, command.rand, command.answer))
+    if not isinstance(decision, recovery.Ask | recovery.Repeat):
+        _settle(fold, asked, decision)
+    return Done(fold.call(call.id).state)
+
+
+def _lookup_text(answer: LookupAnswer) -> str:
+    values: dict[str, Any] = {
+        "answer": str(answer.answer),
+        "asked_at": rfc3339(answer.asked_at),
+        "receipt": answer.receipt,
+        "result": answer.result,
+        "detail": answer.detail,
+    }
+    return encode(values).decode()
+
+
+def _stored(call: Call) -> LookupAnswer | None:
+    """The last answer, if it is younger than the last attempt (an attempt clears it)."""
+    if call.lookup is None:
+        return None
+    kept = json.loads(call.lookup)
+    return LookupAnswer(
+        answer=recovery.Answer(kept["answer"]),
+        asked_at=parse_rfc3339(kept["asked_at"]),
+        receipt=kept["receipt"],
+        result=kept["result"],
+        detail=kept["detail"],
+    )

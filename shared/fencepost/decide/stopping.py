@@ -1,0 +1,71 @@
+"""How a run stops: the reason, what is unsent cancelled at once, what is in flight settled first, then offset."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fencepost.clock import rfc3339
+from fencepost.decide.fold import Fold, Presented
+from fencepost.events import EventType
+from fencepost.machine import Call
+from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
+
+E, C, R = EventType, CallState, RunStatus
+
+_REASON_OF_END = {
+    C.FAILED: StopReason.TOOL_FAILED,
+    C.REJECTED: StopReason.TOOL_FAILED,
+    C.CANCELLED: StopReason.CANCELLED,
+    C.ACCEPTED_UNKNOWN: StopReason.OUTCOME_UNKNOWN,
+}
+
+
+def stop(fold: Fold, reason: StopReason, detail: str | None = None) -> None:
+    """Stop a run that still plans or acts; ends at once where nothing is in flight and nothing is to be offset."""
+    if fold.run.status == R.PLANNING and fold.run.owner is not None:
+        body = {"code": "stopped", "message": str(reason), "ready_at": rfc3339(fold.now)}
+        fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)
+    fold.emit(E.RUN_STOPPING, {"reason": str(reason), "detail": detail, "fence": fold.run_fence()})
+    for call in list(fold.view.open_calls()):
+        if call.state in CALL_UNSENT and not call.doubt:
+            cancel_call(fold, call, f"the run stopped: {reason}")
+    settle_stopping(fold)
+
+
+def cancel_call(fold: Fold, call: Call, reason: str) -> None:
+    """Cancel a call that was never sent; the fence rises so that a claimer of the old term finds it taken."""
+    fold.presented.setdefault(call.id, Presented("cancel"))
+    fold.emit(E.CALL_CANCELLED, {"reason": reason, "fence": call.fence + 1}, call=call.id)
+
+
+def settle_stopping(fold: Fold) -> None:
+    """Leave STOPPING once nothing is DISPATCHING or UNKNOWN: compensate if asked for, else end."""
+    run = fold.run
+    if run.status != R.STOPPING or run.unsettled:
+        return
+    if run.on_stop == "compensate" and (run.effects > 0 or run.repairs > 0):
+        fold.emit(E.COMPENSATION_REQUESTED, {"effects": run.effects, "fence": fold.run_fence()})
+    else:
+        end = {"offset": [], "not_offset": [], "effects": run.effects, "fence": fold.run_fence()}
+        fold.emit(E.RUN_STOPPED, end)
+
+
+def after_call(fold: Fold, call_id: UUID) -> None:
+    """What a call's new state means for its run: a required end stops it, a last settlement lets it end."""
+    call = fold.call(call_id)
+    status, row = fold.run.status, fold.presented.get(call_id)
+    if status == R.STOPPING:
+        settle_stopping(fold)
+    elif fold.forward and call.required and not call.compensates and call.state in CALL_ENDS:
+        _stop_for(fold, call)
+    if fold.run.status != status and row is not None:
+        fold.present_run_by(call_id)
+
+
+def _stop_for(fold: Fold, call: Call) -> None:
+    if call.state == C.SUCCEEDED:
+        return
+    reason = _REASON_OF_END[CallState(call.state)]
+    if any(e.type == E.AUTHORIZATION_DENIED and e.call == call.id for e in fold.events):
+        reason = StopReason.AUTHORIZATION_DENIED
+    stop(fold, reason, f"{call.tool}: {call.error or call.state}")

@@ -1,0 +1,145 @@
+"""Event types, the event record and its hash. Names are data: extend, never rename.
+
+An event's hash covers its header, its body's digest and the previous hash, so that an edit, a removal or a
+reordering inside one run's history breaks the chain (I6). It does not detect a rewrite of the whole table by its
+owner, nor a cut tail: exported heads do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from fencepost import canonical
+from fencepost.clock import rfc3339
+
+SCHEMA_VERSION = 1
+GENESIS = "0" * 64
+
+
+class EventType(StrEnum):
+    """Every event the ledger may hold; `states.py` says which move each one makes."""
+
+    RUN_CREATED = "RunCreated"
+    LEASE_ACQUIRED = "LeaseAcquired"
+    MODEL_REQUEST_STARTED = "ModelRequestStarted"
+    MODEL_RESPONSE_RECORDED = "ModelResponseRecorded"
+    MODEL_OUTCOME_UNKNOWN = "ModelOutcomeUnknown"
+    RUN_COMPLETED = "RunCompleted"
+    RUN_STOPPING = "RunStopping"
+    COMPENSATION_REQUESTED = "CompensationRequested"
+    RUN_STOPPED = "RunStopped"
+    CANCEL_REQUESTED = "CancelRequested"
+    TOOL_PROPOSAL_RECORDED = "ToolProposalRecorded"
+    ARGUMENTS_CANONICALIZED = "ArgumentsCanonicalized"
+    PROPOSAL_REJECTED = "ProposalRejected"
+    AUTHORIZATION_ALLOWED = "AuthorizationAllowed"
+    AUTHORIZATION_DENIED = "AuthorizationDenied"
+    DISPATCH_INTENT_RECORDED = "DispatchIntentRecorded"
+    DISPATCH_DEFERRED = "DispatchDeferred"
+    RESULT_REUSED = "ResultReused"
+    TOOL_ATTEMPT_STARTED = "ToolAttemptStarted"
+    TOOL_RESULT_RECORDED = "ToolResultRecorded"
+    TOOL_ATTEMPT_FAILED = "ToolAttemptFailed"
+    TOOL_OUTCOME_MARKED_UNKNOWN = "ToolOutcomeMarkedUnknown"
+    TOOL_LOOKUP_RECORDED = "ToolLookupRecorded"
+    RECONCILIATION_DEFERRED = "ReconciliationDeferred"
+    TOOL_EFFECT_RECONCILED = "ToolEffectReconciled"
+    REPAIR_REQUESTED = "RepairRequested"
+    REPAIR_DECIDED = "RepairDecided"
+    EVIDENCE_FILED = "EvidenceFiled"
+    CALL_CANCELLED = "CallCancelled"
+
+
+PROOFS = frozenset(
+    {EventType.TOOL_RESULT_RECORDED, EventType.TOOL_EFFECT_RECONCILED, EventType.REPAIR_DECIDED, EventType.TOOL_ATTEMPT_FAILED}
+)
+"""The only events that may clear doubt: each speaks for the key (R3). ToolAttemptFailed does so when the answer is
+one the contract says the downstream stored for the key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One fact of one run's history. `body` is canonical JSON text; `hash` chains it to the event before.
+
+    `projection` is set on the last event of a change: the hash of the run's projection after that change.
+    """
+
+    tenant: str
+    run: UUID
+    seq: int
+    id: UUID
+    type: str
+    version: int
+    call: UUID | None
+    attempt: int | None
+    body: str
+    digest: str
+    principal: str
+    worker: str | None
+    fence: int | None
+    policy: str | None
+    causation: UUID
+    recorded_at: datetime
+    projection: str | None
+    prev_hash: str
+    hash: str
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The body, parsed."""
+        parsed: dict[str, Any] = json.loads(self.body)
+        return parsed
+
+
+def body_text(body: dict[str, Any]) -> str:
+    """The canonical text of an event's body. Raises `canonical.CanonicalError` for what has no canonical form."""
+    return canonical.encode(body).decode()
+
+
+def body_digest(body: str) -> str:
+    """SHA-256 (hex) of a body's canonical text, domain-separated."""
+    return hashlib.sha256(b"fencepost.body.v1\0" + body.encode()).hexdigest()
+
+
+def chain_hash(event: Event) -> str:
+    """The hash `event` must carry, computed from its header, its body's digest and `prev_hash`."""
+    header = [
+        event.tenant,
+        str(event.run),
+        event.seq,
+        str(event.id),
+        event.type,
+        event.version,
+        str(event.call) if event.call else None,
+        event.attempt,
+        event.digest,
+        event.principal,
+        event.worker,
+        event.fence,
+        event.policy,
+        str(event.causation),
+        rfc3339(event.recorded_at),
+        event.projection,
+        event.prev_hash,
+    ]
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(b"fencepost.event.v1\0" + text.encode()).hexdigest()
+
+
+def chain_fault(event: Event, prev_hash: str, seq: int) -> str | None:
+    """Why `event` does not continue a chain whose last hash was `prev_hash` and whose next number is `seq`, or None."""
+    if event.seq != seq:
+        return f"event {seq} is missing: found {event.seq}"
+    if event.prev_hash != prev_hash:
+        return f"event {seq} does not follow the one before it"
+    if body_digest(event.body) != event.digest:
+        return f"event {seq}: its body was changed"
+    if chain_hash(event) != event.hash:
+        return f"event {seq}: its header was changed"
+    return None

@@ -1,0 +1,92 @@
+"""Sessions of the ledger: short, bounded, never kept across a model or tool call (R8)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from fencepost.errors import NotFound, Unreachable, UsageError
+from fencepost.settings import redact
+
+# A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its locks.
+IDLE_IN_TRANSACTION_S = 2
+LOCK_S = 1
+TRANSACTION_S = 10
+
+_OPTIONS = (
+    f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c lock_timeout={LOCK_S}s "
+    f"-c transaction_timeout={TRANSACTION_S}s -c timezone=UTC -c default_transaction_isolation=read\\ committed"
+)
+
+Connection = psycopg.Connection[Any]
+
+
+def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
+    """One session with the ledger's timeouts. Raises `Unreachable` (the server) or `UsageError` (the login)."""
+    try:
+        return psycopg.connect(
+            dsn, application_name=name, options=_OPTIONS, connect_timeout=5, autocommit=autocommit
+        )
+    except psycopg.OperationalError as error:
+        raise translate(error, dsn) from error
+
+
+class Pool:
+    """A bounded pool of such sessions. Raises `Unreachable` when none is to be had in 5 s.
+
+    A dead session is replaced at checkout; a statement is never re-run by the pool.
+    """
+
+    def __init__(self, dsn: str, name: str, size: int) -> None:
+        self._dsn = dsn
+        self._pool: ConnectionPool[Connection] = ConnectionPool(
+            dsn,
+            min_size=1,
+            max_size=size,
+            timeout=5,
+            open=False,
+            check=ConnectionPool.check_connection,
+            kwargs={"application_name": name, "options": _OPTIONS, "connect_timeout": 5},
+        )
+        self._opened = False
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """A session; committed at the end of the block, rolled back if it raises."""
+        if not self._opened:
+            connect(self._dsn, "probe").close()  # a wrong DSN is said at once, not after the pool's patience
+            self._pool.open()
+            self._opened = True
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except PoolTimeout as error:
+            raise Unreachable(f"no connection to Postgres at {redact(self._dsn)} within 5 s") from error
+        except psycopg.OperationalError as error:
+            raise translate(error, self._dsn) from error
+        except psycopg.errors.UndefinedTable as error:
+            raise translate(error, self._dsn) from error
+
+    def close(self) -> None:
+        """Close all sessions."""
+        self._pool.close()
+
+
+def translate(error: psycopg.Error, dsn: str) -> Exception:
+    """The one place where a Postgres error becomes one of ours; what needs no translation is returned as it is."""
+    text = str(error).strip().splitlines()
+    reason = text[-1] if text else type(error).__name__
+    where = redact(dsn)
+    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
+        return NotFound(f"there is no ledger at {where}: run `fencepost migrate` first ({reason})")
+    if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
+        if "authentication failed" in reason or "does not exist" in reason:
+            return UsageError(f"Postgres at {where} refuses the login: {reason}; check FENCEPOST_DSN")
+        return Unreachable(f"cannot reach Postgres at {where}: {reason}")
+    if error.sqlstate in ("57P01", "57P02", "57P03", "53300"):
+        return Unreachable(f"Postgres at {where} is not accepting work: {reason}")
+    return error

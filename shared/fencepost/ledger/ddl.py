@@ -1,0 +1,22 @@
+"""The whole schema as SQL, in order: what the first migration contains and what a test compares it with."""
+
+from __future__ import annotations
+
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
+from fencepost.ledger.roles import CREATE_ROLES, ENQUEUE, GRANTS
+from fencepost.ledger.schema import SCHEMA, metadata
+
+
+def statements(*, movable_clock: bool = False) -> list[str]:
+    """CREATE statements of tables, indexes, guards, roles and grants. With `movable_clock` the database's clock
+    can be moved ahead by tests and drills (R6); never in production."""
+    dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
+    tables = metadata.sorted_tables
+    made = [str(CreateTable(t).compile(dialect=dialect)).strip() + ";" for t in tables]
+    indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
+    made += [str(CreateIndex(i).compile(dialect=dialect)).strip() + ";" for i in indexes]
+    clock = [MOVABLE_CLOCK] if movable_clock else []
+    return [f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};", CREATE_ROLES, *made, *GUARDS, *clock, ENQUEUE, GRANTS]

@@ -1,0 +1,90 @@
+"""Who may touch what: group roles without login, of which a deployment's login users are members.
+
+A worker cannot delete history or settle a repair, a relay cannot read a payload, a producer can do nothing but
+enqueue and look at its runs. Postgres enforces it; every process of the fleet logs in as its own role.
+"""
+
+from __future__ import annotations
+
+GROUPS = ("fencepost_worker", "fencepost_relay", "fencepost_producer", "fencepost_operator", "fencepost_reader")
+
+CREATE_ROLES = """
+DO $$
+DECLARE name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY[%s] LOOP
+        BEGIN
+            EXECUTE format('CREATE ROLE %%I NOLOGIN', name);
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;  -- roles are shared by the cluster's databases
+        END;
+    END LOOP;
+END $$;
+""" % ", ".join(f"'{g}'" for g in GROUPS)
+
+ENQUEUE = """
+CREATE FUNCTION fencepost.enqueue_run(
+    p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
+    p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
+    p_id uuid DEFAULT gen_random_uuid()
+) RETURNS TABLE (run uuid, created boolean) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    v_now timestamptz := fencepost.now();
+    v_request jsonb;
+    v_run fencepost.runs;
+BEGIN
+    IF coalesce(p_tenant, '') = '' OR coalesce(p_run_key, '') = '' OR coalesce(p_planner, '') = ''
+       OR coalesce(p_principal, '') = '' OR p_version IS NULL OR p_input IS NULL OR p_budget IS NULL THEN
+        RAISE EXCEPTION 'tenant, run key, planner, version, principal, input and budget are required'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200 OR length(p_planner) > 200 THEN
+        RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF octet_length(p_input::text) > 1048576 THEN
+        RAISE EXCEPTION 'a run''s input is at most 1 MiB; keep the rest elsewhere and pass a reference'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF p_deadline IS NULL OR p_deadline <= interval '0' THEN
+        RAISE EXCEPTION 'the deadline lies in the past; give one that lies ahead' USING ERRCODE = 'FP422';
+    END IF;
+    IF p_on_stop NOT IN ('compensate', 'leave') THEN
+        RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
+    END IF;
+    v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
+        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget, 'on_stop', p_on_stop);
+    INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
+                                created_at, deadline, ready_at)
+    VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
+            v_now, v_now + p_deadline, v_now)
+    ON CONFLICT (tenant, run_key) DO NOTHING RETURNING * INTO v_run;
+    IF FOUND THEN
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
+        VALUES (p_tenant, p_id, 'run', p_id, 1, 'planner', v_now, v_now);
+        RETURN QUERY SELECT p_id, true;
+        RETURN;
+    END IF;
+    SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.run_key = p_run_key;
+    IF v_run.request <> v_request THEN
+        RAISE EXCEPTION 'run key % is taken by another request', p_run_key USING ERRCODE = 'FP409',
+            HINT = 'Use another run key, or send the request that was sent first.';
+    END IF;
+    RETURN QUERY SELECT v_run.id, false;
+END $$;
+REVOKE ALL ON FUNCTION fencepost.enqueue_run FROM PUBLIC;
+"""
+
+GRANTS = """
+GRANT USAGE ON SCHEMA fencepost TO fencepost_worker, fencepost_relay, fencepost_producer, fencepost_operator,
+    fencepost_reader;
+GRANT SELECT ON ALL TABLES IN SCHEMA fencepost TO fencepost_worker, fencepost_operator, fencepost_reader;
+GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence, fencepost.payloads,
+    fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.workers
+    TO fencepost_worker, fencepost_operator;
+GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
+GRANT SELECT ON fencepost.outbox, fencepost.workers TO fencepost_relay;
+GRANT UPDATE (publish_at, publish_count, due_at) ON fencepost.outbox TO fencepost_relay;
+GRANT SELECT ON fencepost.runs TO fencepost_producer;
+GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
+"""

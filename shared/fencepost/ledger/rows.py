@@ -1,0 +1,66 @@
+"""Between the ledger's rows and the kernel's values: field for field, nothing interpreted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from fencepost.clock import rfc3339
+from fencepost.decide.fold import Presented, Row
+from fencepost.events import Event
+from fencepost.machine import Call, Run
+from fencepost.operations import Operation
+
+
+def _columns(kind: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(kind))
+
+
+RUN_COLUMNS = _columns(Run)
+CALL_COLUMNS = _columns(Call)
+OPERATION_COLUMNS = _columns(Operation)
+ROW_COLUMNS = _columns(Row)
+EVENT_COLUMNS = _columns(Event)
+
+
+def select(table: str, columns: Sequence[str]) -> str:
+    """The column list that reads `columns` of `table` as the kernel's values want them."""
+    cast = {"request": "request::text" if table == "runs" else "request", "body": "body::text"}
+    return ", ".join(f"{table}.{cast.get(c, _quoted(c))}" for c in columns)
+
+
+def _quoted(column: str) -> str:
+    return f'"{column}"' if column in ("call", "open") else column
+
+
+def columns(names: Sequence[str]) -> str:
+    """A quoted column list."""
+    return ", ".join(_quoted(n) for n in names)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON carries it to Postgres."""
+    if isinstance(value, datetime):
+        return rfc3339(value)
+    return str(value) if isinstance(value, UUID) else value
+
+
+def values(record: Any, names: Iterable[str]) -> dict[str, Any]:
+    """The named fields of a record, ready for JSON."""
+    return {n: plain(getattr(record, n)) for n in names}
+
+
+def presented(by: Presented, version: int) -> dict[str, Any]:
+    """How a row's UPDATE presents its term or its office to the guards."""
+    if by.via in ("term", "claim"):
+        return {"presented_owner": by.owner, "presented_fence": by.fence, "presented_version": None, "presented_office": None}
+    return {"presented_owner": by.owner, "presented_fence": by.fence, "presented_version": version, "presented_office": by.via}
+
+
+def to_json(records: Sequence[dict[str, Any]]) -> str:
+    """Records as one JSON parameter: N rows travel in one statement."""
+    return json.dumps(records, ensure_ascii=False, separators=(",", ":"))

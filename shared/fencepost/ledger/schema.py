@@ -1,0 +1,273 @@
+"""The ledger's tables: the one definition. `guards.py` adds what Postgres itself refuses (R7), `roles.py` who may what.
+
+Alembic migrates to exactly this (a test compares dumps). Every key leads with the tenant, so that tenants can be
+spread over several Postgres later. `presented_*` columns are how an UPDATE presents its term or office to the
+guards; the guards clear them, so at rest they are null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSON, JSONB
+
+from fencepost.states import CALL_OPEN, CallState
+
+SCHEMA = "fencepost"
+
+metadata = MetaData(
+    schema=SCHEMA,
+    naming_convention={"pk": "%(table_name)s_pkey", "uq": "%(table_name)s_%(column_0_N_name)s_key"},
+)
+
+
+def _col(name: str, kind: Any, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return Column(name, kind, nullable=null, server_default=text(default) if default is not None else None)
+
+
+def _time(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
+    return _col(name, DateTime(timezone=True), null=null, default=default)
+
+
+def _presented() -> list[Column[Any]]:
+    return [
+        _col("presented_owner", Text, null=True),
+        _col("presented_fence", BigInteger, null=True),
+        _col("presented_version", BigInteger, null=True),
+        _col("presented_office", Text, null=True),
+    ]
+
+
+NEVER_SQL = "'9999-01-01 00:00:00+00'"
+_GENESIS_SQL = "'" + "0" * 64 + "'"
+OPEN_SQL = ", ".join(f"'{s}'" for s in sorted(CALL_OPEN))
+_DEAD = ", ".join(f"'{s}'" for s in sorted((CallState.REJECTED, CallState.FAILED, CallState.CANCELLED)))
+
+runs = Table(
+    "runs",
+    metadata,
+    _col("tenant", Text),
+    _col("id", Uuid),
+    _col("run_key", Text),
+    _col("planner", Text),
+    _col("planner_version", Integer),
+    _col("principal", Text),
+    _col("request", JSONB),
+    _col("on_stop", Text),
+    _time("created_at"),
+    _time("deadline"),
+    _col("status", Text, default="'QUEUED'"),
+    _col("stop_reason", Text, null=True),
+    _col("stop_detail", Text, null=True),
+    _col("turn", Integer, default="0"),
+    _col("requests", Integer, default="0"),
+    _col("calls", Integer, default="0"),
+    _col("attempts", Integer, default="0"),
+    _col("open", Integer, default="0"),
+    _col("unsettled", Integer, default="0"),
+    _col("repairs", Integer, default="0"),
+    _col("effects", Integer, default="0"),
+    _col("failures", Integer, default="0"),
+    _time("ready_at"),
+    _col("result", Text, null=True),
+    _col("preview", Text, null=True),
+    _col("fence", BigInteger, default="0"),
+    _col("owner", Text, null=True),
+    _col("calls_sum", Text, default=_GENESIS_SQL),
+    _col("seq", BigInteger, default="0"),
+    _col("head_hash", Text, default=_GENESIS_SQL),
+    *_presented(),
+    _col("presented_call", Uuid, null=True),
+    PrimaryKeyConstraint("tenant", "id"),
+    UniqueConstraint("tenant", "run_key"),
+)
+
+events = Table(
+    "events",
+    metadata,
+    _col("tenant", Text),
+    _col("run", Uuid),
+    _col("seq", BigInteger),
+    _col("id", Uuid),
+    _col("type", Text),
+    _col("version", Integer),
+    _col("call", Uuid, null=True),
+    _col("attempt", Integer, null=True),
+    _col("body", JSON),  # json, not jsonb: the digest covers the exact text
+    _col("digest", Text),
+    _col("principal", Text),
+    _col("worker", Text, null=True),
+    _col("fence", BigInteger, null=True),
+    _col("policy", Text, null=True),
+    _col("causation", Uuid),
+    _time("recorded_at"),
+    _col("projection", Text, null=True),
+    _col("prev_hash", Text),
+    _col("hash", Text),
+    PrimaryKeyConstraint("tenant", "run", "seq"),
+    UniqueConstraint("id"),  # a change's id is its first event's: applying it twice is seen here
+    ForeignKeyConstraint(["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="events_run_fkey"),
+)
+
+calls = Table(
+    "calls",
+    metadata,
+    _col("tenant", Text),
+    _col("id", Uuid),
+    _col("run", Uuid),
+    _col("turn", Integer),
+    _col("ordinal", Integer),
+    _col("label", Text),
+    _col("tool", Text),
+    _col("tool_version", Integer),
+    _col("effect", Text),
+    _col("operation", Text, null=True),
+    _col("scope", Text),
+    _col("compensates", Text, null=True),
+    _col("arguments", Text),
+    _col("arguments_hash", Text),
+    _col("required", Boolean),
+    _col("state", Text),
+    _col("doubt", Boolean, default="false"),
+    _col("attempts", Integer, default="0"),
+    _time("ready_at"),
+    _col("waits", Boolean, default="false"),
+    _col("request", Text, null=True),
+    _time("in_flight_until", null=True),
+    _time("quiet_at", null=True),
+    _time("reconcile_until", null=True),
+    _col("asks", Integer, default="0"),
+    _col("lost", Boolean, default="false"),
+    _col("lookup", Text, null=True),
+    _col("receipt", Text, null=True),
+    _col("result", Text, null=True),
+    _col("preview", Text, null=True),
+    _col("error", Text, null=True),
+    _col("reused", Boolean, default="false"),
+    _col("proof", Uuid, null=True),
+    _col("settled_seq", BigInteger, null=True),
+    _col("fence", BigInteger, default="0"),
+    _col("owner", Text, null=True),
+    _col("version", BigInteger),
+    *_presented(),
+    PrimaryKeyConstraint("tenant", "id"),
+    ForeignKeyConstraint(["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"),
+    # What a change loads of a run, however many calls it has had.
+    Index("calls_open", "tenant", "run", postgresql_where=text(f"state IN ({OPEN_SQL}) OR doubt")),
+    Index("calls_of_run", "tenant", "run"),
+    # Whom a settled key wakes.
+    Index("calls_waiting", "tenant", "operation", postgresql_where=text("waits")),
+    # One living compensation per effect (I11).
+    Index(
+        "calls_one_compensation",
+        "tenant",
+        "compensates",
+        unique=True,
+        postgresql_where=text(f"compensates IS NOT NULL AND state NOT IN ({_DEAD})"),
+    ),
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    _col("tenant", Text),
+    _col("key", Text),
+    _col("scope", Text),
+    _col("arguments_hash", Text),
+    _col("status", Text),
+    _col("doubt", Boolean, default="false"),
+    _col("run", Uuid, null=True),
+    _col("call", Uuid, null=True),
+    _time("first_sent_at", null=True),
+    _time("expires_at", null=True),
+    _col("receipt", Text, null=True),
+    _col("result", Text, null=True),
+    _col("preview", Text, null=True),
+    _col("reused", Integer, default="0"),
+    _col("proof", Uuid, null=True),
+    PrimaryKeyConstraint("tenant", "key"),
+)
+
+outbox = Table(
+    "outbox",
+    metadata,
+    _col("tenant", Text),
+    _col("subject", Uuid),
+    _col("kind", Text),
+    _col("run", Uuid),
+    _col("generation", BigInteger),
+    _col("queue", Text),
+    _time("due_at"),
+    _time("publish_at"),
+    _col("publish_count", Integer, default="0"),
+    _col("takeovers", Integer, default="0"),
+    _col("worker", Text, null=True),
+    _col("fence", BigInteger, default="0"),
+    PrimaryKeyConstraint("tenant", "subject"),
+    Index("outbox_publish_at", "publish_at"),
+    Index("outbox_run", "tenant", "run"),
+    Index("outbox_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
+    # Rows are updated in place all day: leave room for it and vacuum early.
+    postgresql_with={"fillfactor": "50", "autovacuum_vacuum_scale_factor": "0.02"},
+)
+
+evidence = Table(
+    "evidence",
+    metadata,
+    _col("tenant", Text),
+    _col("id", Uuid),
+    _col("run", Uuid),
+    _col("call", Uuid),
+    _col("attempt", Integer),
+    _col("owner", Text),
+    _col("fence", BigInteger),
+    _col("applied", Boolean),
+    _col("receipt", Text, null=True),
+    _col("result", Text, null=True),
+    _col("code", Text),
+    _time("recorded_at"),
+    PrimaryKeyConstraint("tenant", "id"),
+    Index("evidence_call", "tenant", "call"),
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    _col("token", Text),
+    _col("role", Text),
+    _col("host", Text),
+    _col("pid", Integer),
+    _time("started_at"),
+    _time("last_seen"),
+    _time("ended_at", null=True),
+    PrimaryKeyConstraint("token"),
+)
+
+payloads = Table(
+    "payloads",
+    metadata,
+    _col("tenant", Text),
+    _col("digest", Text),
+    _col("data", LargeBinary),
+    PrimaryKeyConstraint("tenant", "digest"),
+    # Content-addressed: a flipped byte is refused at the door and found by `verify` afterwards.
+    CheckConstraint("digest = encode(sha256(data), 'hex')", name="payloads_digest_check"),
+)

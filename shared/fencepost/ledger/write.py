@@ -1,0 +1,210 @@
+"""Step 5 of `apply`: write what was decided, a constant number of statements for any number of changes.
+
+The order matters to the guards: events first (rows point at them), new calls under their run's live term, runs
+before calls (a run moved by a call's outcome presents that call's term), the outbox last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Table
+from sqlalchemy.dialects import postgresql
+
+from fencepost import commands as c
+from fencepost.decide.fold import Presented, Row
+from fencepost.events import Event
+from fencepost.ledger import rows, schema
+from fencepost.ledger.connect import Connection
+from fencepost.machine import Call, Run
+from fencepost.operations import Operation
+from fencepost.outcomes import Applied, Refused
+
+Key = tuple[str, UUID]
+
+
+class CountMismatchError(Exception):
+    """A statement wrote another number of rows than were locked and decided on: somebody bypassed the locks."""
+
+
+@dataclass(slots=True)
+class Writing:
+    """Everything one batch writes."""
+
+    events: list[Event] = field(default_factory=list)
+    payloads: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    new_calls: dict[Key, tuple[Call, Presented]] = field(default_factory=dict)
+    runs: dict[Key, tuple[Run, Presented | None]] = field(default_factory=dict)
+    calls: dict[Key, tuple[Call, Presented | None]] = field(default_factory=dict)
+    operations: dict[tuple[str, str], Operation] = field(default_factory=dict)
+    evidence: list[c.FileEvidence] = field(default_factory=list)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    ended: set[Key] = field(default_factory=set)
+    woken: set[tuple[str, str]] = field(default_factory=set)
+    versions: dict[Key, int] = field(default_factory=dict)
+
+
+_PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
+_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+
+
+def _recordset(table: Table, names: Sequence[str]) -> str:
+    """A JSON parameter as typed rows. `json` arrives as text, so that its exact characters are kept."""
+    kinds = {k.name: k.type.compile(dialect=_DIALECT) for k in table.columns}
+    typed = ", ".join(f'"{n}" {"text" if kinds[n] == "JSON" else kinds[n]}' for n in names)
+    return f"json_to_recordset(%s::json) AS n ({typed})"
+
+
+def _insert(table: Table, names: Sequence[str], tail: str = "") -> str:
+    made = ", ".join(f'n."{n}"::json' if n == "body" else f'n."{n}"' for n in names)
+    into = f"INSERT INTO {table.fullname} ({rows.columns(names)})"
+    return f"{into} SELECT {made} FROM {_recordset(table, names)} {tail}"
+
+
+def _update(table: Table, key: Sequence[str], names: Sequence[str]) -> str:
+    source = ", ".join(f'n."{n}"' for n in names)
+    match = " AND ".join(f't."{k}" = n."{k}"' for k in key)
+    target = rows.columns(names)
+    return f"UPDATE {table.fullname} t SET ({target}) = ({source}) FROM {_recordset(table, [*key, *names])} WHERE {match}"
+
+
+_RUN_FIXED = (
+    "tenant id run_key planner planner_version principal request on_stop created_at deadline"
+).split()
+_CALL_FIXED = (
+    "tenant id run turn ordinal label tool tool_version effect operation scope compensates arguments arguments_hash"
+    " required"
+).split()
+_RUN_SET = [*(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED), *_PRESENTED, "presented_call"]
+_CALL_SET = [*(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED), *_PRESENTED]
+_CALL_NEW = [*rows.CALL_COLUMNS, *_PRESENTED]
+_OPERATION_SET = [n for n in rows.OPERATION_COLUMNS if n not in ("tenant", "key", "scope")]
+_ROW_NAMES = [*rows.ROW_COLUMNS, "publish_at", "publish_count"]
+_EVIDENCE_NAMES = (
+    "tenant id run call attempt owner fence applied receipt result code recorded_at"
+).split()
+
+INSERT_PAYLOADS = (
+    "INSERT INTO fencepost.payloads (tenant, digest, data)"
+    " SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[]) ON CONFLICT DO NOTHING"
+)
+INSERT_EVENTS = _insert(schema.events, rows.EVENT_COLUMNS)
+INSERT_CALLS = _insert(schema.calls, _CALL_NEW)
+UPDATE_RUNS = _update(schema.runs, ("tenant", "id"), _RUN_SET)
+UPDATE_CALLS = _update(schema.calls, ("tenant", "id"), _CALL_SET)
+UPDATE_OPERATIONS = _update(schema.operations, ("tenant", "key"), _OPERATION_SET)
+INSERT_EVIDENCE = _insert(schema.evidence, _EVIDENCE_NAMES, "ON CONFLICT DO NOTHING")
+UPSERT_ROWS = _insert(
+    schema.outbox,
+    _ROW_NAMES,
+    "ON CONFLICT (tenant, subject) DO UPDATE SET (generation, queue, due_at, takeovers, worker, fence, publish_at,"
+    " publish_count) = (excluded.generation, excluded.queue, excluded.due_at, excluded.takeovers, excluded.worker,"
+    " excluded.fence, excluded.publish_at, 0)",
+)
+DELETE_ROWS = (
+    "DELETE FROM fencepost.outbox WHERE (tenant, subject) IN (SELECT * FROM unnest(%s::text[], %s::uuid[]))"
+)
+# A settled key wakes its waiters, in this run and in others: due now, the next generation. A wake only lowers due_at.
+WAKE = """
+UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
+FROM (SELECT w.tenant, w.subject FROM fencepost.outbox w JOIN fencepost.calls k ON k.tenant = w.tenant AND k.id = w.subject
+      WHERE (k.tenant, k.operation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
+        AND k.waits AND k.state = 'INTENT_RECORDED' AND w.due_at > %s
+      ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
+WHERE o.tenant = due.tenant AND o.subject = due.subject
+"""
+
+
+def write(connection: Connection, batch: Writing, now: Any) -> None:
+    """Write and commit. Raises psycopg errors for what the guards refuse, `CountMismatchError` for lost rows."""
+    counted: list[tuple[str, Any, int]] = []
+    with connection.pipeline():
+        _write_history(connection, batch, counted)
+        _write_rows(connection, batch, counted)
+        _write_outbox(connection, batch, now)
+    for name, cursor, expected in counted:
+        if cursor.rowcount != expected:
+            raise CountMismatchError(f"{name}: wrote {cursor.rowcount} rows, not {expected}")
+    connection.commit()
+
+
+def _write_history(connection: Connection, batch: Writing, counted: list[tuple[str, Any, int]]) -> None:
+    if batch.payloads:
+        kept = sorted(batch.payloads.items())
+        columns = ([t for (t, _), _ in kept], [d for (_, d), _ in kept], [data for _, data in kept])
+        connection.execute(INSERT_PAYLOADS, columns)
+    if batch.events:
+        records = rows.to_json([rows.values(e, rows.EVENT_COLUMNS) for e in batch.events])
+        counted.append(("events", connection.execute(INSERT_EVENTS, [records]), len(batch.events)))
+
+
+def _write_rows(connection: Connection, batch: Writing, counted: list[tuple[str, Any, int]]) -> None:
+    def put(name: str, statement: str, records: list[dict[str, Any]]) -> None:
+        if records:
+            counted.append((name, connection.execute(statement, [rows.to_json(records)]), len(records)))
+
+    new = [
+        rows.values(call, rows.CALL_COLUMNS) | rows.presented(by, 0)
+        for _, (call, by) in sorted(batch.new_calls.items())
+    ]
+    put("new calls", INSERT_CALLS, new)
+    put("runs", UPDATE_RUNS, [_run_record(batch, k) for k in sorted(batch.runs)])
+    put("calls", UPDATE_CALLS, [_call_record(batch, k) for k in sorted(batch.calls)])
+    keys = ("tenant", "key", *_OPERATION_SET)
+    put("operations", UPDATE_OPERATIONS, [rows.values(o, keys) for _, o in sorted(batch.operations.items())])
+    if batch.evidence:
+        filed = rows.to_json([_evidence_record(e, batch.events) for e in batch.evidence])
+        connection.execute(INSERT_EVIDENCE, [filed])
+
+
+def _run_record(batch: Writing, key: Key) -> dict[str, Any]:
+    run, by = batch.runs[key]
+    record = rows.values(run, ("tenant", "id", *(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED)))
+    how = rows.presented(by, batch.versions[key]) if by else {}
+    return record | how | {"presented_call": str(by.call) if by and by.via == "call" else None}
+
+
+def _call_record(batch: Writing, key: Key) -> dict[str, Any]:
+    call, by = batch.calls[key]
+    record = rows.values(call, ("tenant", "id", *(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED)))
+    return record | (rows.presented(by, batch.versions[key]) if by else {})
+
+
+def _evidence_record(filed: c.FileEvidence, events: Iterable[Event]) -> dict[str, Any]:
+    outcome = filed.outcome
+    assert isinstance(outcome, Applied | Refused)
+    at = next(e.recorded_at for e in events if e.id == filed.id)
+    applied = isinstance(outcome, Applied)
+    values = {
+        "tenant": filed.tenant,
+        "id": filed.id,
+        "run": filed.run,
+        "call": filed.call,
+        "attempt": filed.attempt,
+        "owner": filed.term.owner,
+        "fence": filed.term.fence,
+        "applied": applied,
+        "receipt": outcome.receipt if isinstance(outcome, Applied) else None,
+        "result": filed.result.digest if filed.result else None,
+        "code": "applied" if isinstance(outcome, Applied) else outcome.code,
+        "recorded_at": at,
+    }
+    return {name: rows.plain(value) for name, value in values.items()}
+
+
+def _write_outbox(connection: Connection, batch: Writing, now: Any) -> None:
+    if batch.rows:
+        records = [
+            rows.values(row, rows.ROW_COLUMNS) | {"publish_at": rows.plain(row.due_at), "publish_count": 0}
+            for _, row in sorted(batch.rows.items())
+        ]
+        connection.execute(UPSERT_ROWS, [rows.to_json(records)])
+    if batch.ended:
+        gone = sorted(batch.ended)
+        connection.execute(DELETE_ROWS, ([t for t, _ in gone], [s for _, s in gone]))
+    if batch.woken:
+        keys = sorted(batch.woken)
+        connection.execute(WAKE, (now, now, [t for t, _ in keys], [k for _, k in keys], now))

@@ -1,0 +1,130 @@
+"""One operation key, across attempts, turns and runs: who holds it, and the four rules of a repeated key. Pure.
+
+A key is held by one call at a time. It passes on only when its holder ended without doubt; only proof clears doubt
+(R3), so a key in doubt is never handed to anybody.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from uuid import UUID
+
+from fencepost.contracts import Contract, Dedupes, FirstFailure
+from fencepost.machine import Call
+from fencepost.states import CallState, OperationStatus
+
+S = OperationStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The ledger's record of one key. A fresh key is RELEASED with no call: free for the first who asks.
+
+    `first_sent_at` is stamped before the first attempt over all calls leaves; `expires_at` is the end of the
+    downstream's window counted from there, None where it promises none; `reused` counts calls of other holders
+    that took the result.
+    """
+
+    tenant: str
+    key: str
+    scope: str
+    arguments_hash: str
+    status: str = S.RELEASED
+    doubt: bool = False
+    run: UUID | None = None
+    call: UUID | None = None
+    first_sent_at: datetime | None = None
+    expires_at: datetime | None = None
+    receipt: str | None = None
+    result: str | None = None
+    preview: str | None = None
+    reused: int = 0
+    proof: UUID | None = None
+
+
+class Rule(StrEnum):
+    """What a call that names a key may do."""
+
+    OWN = "own"
+    WAIT = "wait"
+    REUSE = "reuse"
+    REJECT = "reject"
+
+
+def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
+    """The four rules of a repeated key, with the reason of a rejection.
+
+    Completed and the same arguments: the retained result. Held or in doubt: wait. Failed without effect: again only
+    if the contract says a first failure is released. Other arguments: reject. A released key is free.
+    """
+    if operation.call == call.id:
+        return Rule.OWN, ""
+    if operation.status == S.RELEASED and not operation.doubt:
+        return Rule.OWN, ""
+    if operation.arguments_hash != call.arguments_hash:
+        return Rule.REJECT, "key_arguments_differ"
+    if operation.doubt or operation.status == S.OPEN:
+        return Rule.WAIT, ""
+    if operation.status == S.COMPLETED:
+        return Rule.REUSE, ""
+    if operation.status == S.FAILED:
+        released = isinstance(contract.repeat, Dedupes) and contract.repeat.first_failure == FirstFailure.RELEASED
+        return (Rule.OWN, "") if released else (Rule.REJECT, "key_failed_before")
+    return Rule.REJECT, f"key_{operation.status}"
+
+
+def take(operation: Operation, call: Call) -> Operation:
+    """The key held by `call`. A key's window starts anew only because nothing sent under it can have had an effect."""
+    return replace(
+        operation,
+        status=S.OPEN,
+        run=call.run,
+        call=call.id,
+        arguments_hash=call.arguments_hash,
+        first_sent_at=operation.first_sent_at,
+    )
+
+
+def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
+    """The key as an attempt is about to leave: the downstream's window counts from the first of them."""
+    first = operation.first_sent_at or now
+    window = contract.repeat.window if isinstance(contract.repeat, Dedupes) else None
+    return replace(operation, first_sent_at=first, expires_at=first + window if window else None)
+
+
+_SETTLED = {
+    CallState.SUCCEEDED: S.COMPLETED,
+    CallState.FAILED: S.FAILED,
+    CallState.REJECTED: S.RELEASED,
+    CallState.CANCELLED: S.RELEASED,
+    CallState.ACCEPTED_UNKNOWN: S.UNKNOWN,
+}
+
+
+def follow(operation: Operation, call: Call) -> Operation:
+    """The key after its holder `call` moved; any other call leaves it as it is."""
+    if operation.call != call.id:
+        return operation
+    status = _SETTLED.get(CallState(call.state))
+    if status is None:
+        return replace(operation, status=S.OPEN, doubt=call.doubt)
+    return replace(
+        operation,
+        status=status,
+        doubt=call.doubt,
+        proof=call.proof,
+        receipt=call.receipt,
+        result=call.result,
+        preview=call.preview,
+    )
+
+
+def offset(operation: Operation, compensation: Call) -> Operation:
+    """The forward key after the call that compensates it moved: compensated, or completed again if that failed."""
+    if compensation.state == CallState.SUCCEEDED:
+        return replace(operation, status=S.COMPENSATED)
+    if compensation.state in (CallState.FAILED, CallState.REJECTED, CallState.CANCELLED):
+        return replace(operation, status=S.COMPLETED)
+    return operation if compensation.state == CallState.INTENT_RECORDED else replace(operation, status=S.COMPENSATING)

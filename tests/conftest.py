@@ -1,0 +1,37 @@
+"""One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
+
+import itertools
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from fencepost_ops.database import LedgerDatabase, make_logins, prepare_database
+from fencepost_ops.local import LocalPostgres
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[LocalPostgres]:
+    with LocalPostgres.start(fsync=False, settings={"max_connections": "400"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def template(postgres: LocalPostgres) -> dict[str, str]:
+    """A migrated database with a movable clock, copied for every test; the logins are the cluster's."""
+    prepare_database(postgres, "template_ledger", movable_clock=True)
+    return make_logins(postgres, "template_ledger")
+
+
+@pytest.fixture
+def database(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    name = f"ledger_{next(_numbers)}"
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template_ledger")
+    owner = postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
+    dsns = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in template.items()}
+    yield LedgerDatabase(name, owner, dsns)
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
