@@ -1,0 +1,106 @@
+"""What workers read of the ledger outside `apply`: hints to prepare a step with, never grounds to decide one.
+
+Everything here may be stale by the time it is used; the claim reads again under its locks. Each function
+takes one round trip, whatever the number of subjects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from fencepost.ledger import rows
+from fencepost.ledger.connect import Connection
+from fencepost.machine import Call, Run
+
+Subject = tuple[str, UUID]
+"""A tenant, and a run or call of it."""
+
+_SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
+
+_CONTEXT_RUNS = f"""
+SELECT {rows.select("runs", rows.RUN_COLUMNS)} FROM {_SUBJECTS} JOIN fencepost.runs USING (tenant, id)
+"""
+_CONTEXT_CALLS = f"""
+SELECT {rows.select("calls", rows.CALL_COLUMNS)}, payloads.data
+FROM {_SUBJECTS} JOIN fencepost.calls ON calls.tenant = s.tenant AND calls.run = s.id
+LEFT JOIN fencepost.payloads ON payloads.tenant = calls.tenant AND payloads.digest = calls.result
+ORDER BY calls.turn, calls.ordinal, calls.id
+"""
+# An owner is named only for a row that is due: only then may a lease be taken from it.
+_PREPARE = f"""
+SELECT o.subject, o.kind, o.run, o.tenant, o.generation, o.queue, coalesce(c.fence, r.fence),
+       CASE WHEN o.due_at <= fencepost.now() THEN coalesce(c.owner, r.owner) END,
+       c.tool, c.tool_version, c.arguments, c.request, c.operation, c.effect
+FROM {_SUBJECTS} JOIN fencepost.outbox o ON o.tenant = s.tenant AND o.subject = s.id
+LEFT JOIN fencepost.runs r ON o.kind = 'run' AND r.tenant = s.tenant AND r.id = s.id
+LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.tenant = s.tenant AND c.id = s.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ContextData:
+    """All a planner's context is built from: the run, and its calls in order of turn and position in it.
+
+    Each call comes with its canonical arguments and the bytes of its result, None where it has none.
+    """
+
+    run: Run
+    calls: tuple[tuple[Call, str, bytes | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker prepares a claim with: `fence` is the floor of the lease to ask for.
+
+    `owner` is whom a due row names, from whom the lease may be taken. The fields of a call are None for a run.
+    """
+
+    kind: str
+    run: UUID
+    tenant: str
+    generation: int
+    queue: str
+    fence: int
+    owner: str | None
+    tool: str | None
+    tool_version: int | None
+    arguments: str | None
+    request: str | None
+    operation: str | None
+    effect: str | None
+
+
+def _split(subjects: Sequence[Subject]) -> dict[str, object]:
+    return {"tenants": [tenant for tenant, _ in subjects], "ids": [subject for _, subject in subjects]}
+
+
+def plan_contexts(connection: Connection, runs: Sequence[Subject]) -> dict[UUID, ContextData]:
+    """The planner's data of any number of runs, in two statements; a run that is not there is left out."""
+    wanted = _split(list(dict.fromkeys(runs)))
+    with connection.pipeline():
+        found = connection.execute(_CONTEXT_RUNS, wanted)
+        called = connection.execute(_CONTEXT_CALLS, wanted)
+        run_rows, call_rows = found.fetchall(), called.fetchall()
+    calls: dict[UUID, list[tuple[Call, str, bytes | None]]] = defaultdict(list)
+    for row in call_rows:
+        call = Call(*row[:-1])
+        calls[call.run].append((call, call.arguments, row[-1]))
+    read = (Run(*row) for row in run_rows)
+    return {run.id: ContextData(run, tuple(calls.get(run.id, ()))) for run in read}
+
+
+def prepare(connection: Connection, subjects: Sequence[Subject]) -> dict[UUID, Prepared]:
+    """What is needed to claim any number of subjects, in one statement; what has ended is left out."""
+    found = connection.execute(_PREPARE, _split(list(dict.fromkeys(subjects)))).fetchall()
+    return {row[0]: Prepared(*row[1:]) for row in found}
+
+
+def payload(connection: Connection, tenant: str, digest: str) -> bytes | None:
+    """The bytes kept under a digest, None where there are none."""
+    found = connection.execute(
+        "SELECT data FROM fencepost.payloads WHERE tenant = %s AND digest = %s", [tenant, digest]
+    ).fetchone()
+    return bytes(found[0]) if found is not None else None
