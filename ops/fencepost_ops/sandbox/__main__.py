@@ -15,7 +15,7 @@ from typing import Any
 from fencepost_ops.sandbox.faults import parse_file
 from fencepost_ops.sandbox.server import Options, serve
 from fencepost_ops.sandbox.settings import Settings
-from fencepost_ops.sandbox.store import BookTaken
+from fencepost_ops.sandbox.store import BookTaken, BookUnreadable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         rules = parse_file(_document(asked.faults)) if asked.faults else ()
         options = Options(asked.data, asked.host, asked.port, settings, rules)
         asyncio.run(_until_stopped(options, _announcer(asked), with_stdin=asked.stop_with_stdin))
-    except (BookTaken, ValueError) as error:
+    except (BookTaken, BookUnreadable, ValueError) as error:
         print(f"sandbox: {error}", file=sys.stderr)
         return 2
     except OSError as error:

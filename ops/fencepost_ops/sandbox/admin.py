@@ -45,7 +45,7 @@ class Admin:
         """Answer a request; a ValueError becomes a 400 that says why. What it changed is committed."""
         try:
             answer = self._route(request)
-        except ValueError as error:
+        except (ValueError, OverflowError, RecursionError) as error:
             answer = answers.problem(400, "invalid", str(error))
         await self._desk.commits.settled()
         return answer

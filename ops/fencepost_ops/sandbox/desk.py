@@ -243,10 +243,13 @@ class Desk:
 
 
 def _parsed(body: bytes) -> Any:
+    """The JSON value of a body; None for what is none, nests too deep, or has no UTF-8 form."""
     try:
-        return json.loads(body)
-    except ValueError:
+        value = json.loads(body)
+        dumps(value).encode()
+    except (ValueError, RecursionError):
         return None
+    return value
 
 
 def _correlation(request: HttpRequest) -> dict[str, str]:

@@ -40,8 +40,8 @@ class Options:
 async def serve(options: Options, *, ready: Callable[[str], None], stop: asyncio.Event) -> None:
     """Serve until `stop` is set; `ready` gets the base URL once connections are accepted.
 
-    Raises BookTaken if another sandbox keeps this book, OSError if the port is taken. Requests it still holds
-    when it stops are dropped unanswered; whatever was answered is in the book.
+    Raises BookTaken, BookUnreadable, or OSError if the port is taken. Requests it still holds when it stops
+    are dropped unanswered; whatever was answered is in the book.
     """
     store = Store(options.data)
     try:

@@ -31,6 +31,10 @@ class BookTaken(Exception):
     """Another sandbox already keeps the book in this folder."""
 
 
+class BookUnreadable(Exception):
+    """The file in this folder is no book that this sandbox can keep."""
+
+
 @dataclass(frozen=True, slots=True)
 class Origin:
     """Where an effect comes from: the number of the request and what it carried (`body`, `headers`: JSON)."""
@@ -56,7 +60,7 @@ def columns(record: Any) -> dict[str, Any]:
 
 
 class Store:
-    """Opens or makes the book in a folder. Raises BookTaken while another process holds it."""
+    """Opens or makes the book in a folder. Raises BookTaken while another holds it, or BookUnreadable."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -64,16 +68,20 @@ class Store:
         self.settings = Settings()
         self._sql = sqlite3.connect(folder / BOOK_FILE, isolation_level=None)
         self._sql.row_factory = sqlite3.Row
+        try:
+            self._prepare()
+        except (sqlite3.Error, ValueError) as error:
+            self.close()
+            raise BookUnreadable(f"{folder / BOOK_FILE} cannot be kept as a book: {error}") from error
+
+    def _prepare(self) -> None:
         self._sql.execute("PRAGMA journal_mode = WAL")
         self._sql.execute("PRAGMA synchronous = NORMAL")
-        self._prepare(folder)
-
-    def _prepare(self, folder: Path) -> None:
         version = self._sql.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             self._sql.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {BOOK_VERSION}; COMMIT;")
         elif version != BOOK_VERSION:
-            raise ValueError(f"the book in {folder} has version {version}; this sandbox reads {BOOK_VERSION}")
+            raise ValueError(f"it has version {version}, this sandbox knows {BOOK_VERSION}")
 
     @property
     def dirty(self) -> bool:
