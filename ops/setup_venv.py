@@ -50,7 +50,7 @@ def build() -> None:
     if VENV.exists():
         STAMP.unlink(missing_ok=True)
         shutil.rmtree(VENV)
-    venv.create(VENV, with_pip=True)
+    venv.create(VENV, symlinks=True, with_pip=True)
     pip("--require-hashes", "--requirement", "ops/requirements.lock")
 
 
