@@ -1,0 +1,375 @@
+import dataclasses
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from fencepost.contracts import Contract, Dedupes, Effect, FirstFailure
+from fencepost.errors import NotApplied
+from fencepost.outcomes import (
+    MAX_RESULT_CHARS,
+    Answered,
+    Applied,
+    Lost,
+    NotSent,
+    Outcome,
+    Refused,
+    Unsure,
+    classify,
+    classify_lookup,
+    result_text,
+    retry_after,
+)
+from fencepost.tools import Absent, Found, Response, Tool, Unclear
+from tests.typing.user_code import Debit, DebitReceipt, debit, level
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+REPLAYED = {"idempotent-replayed": "true"}
+PLAIN = dataclasses.replace(debit.tool, parse=None, lookup_parse=None)
+RAW = dataclasses.replace(PLAIN, returns=None)
+ARGS = Debit(order_id="o-1", amount=5)
+
+
+def outcome(
+    tool: Tool, status: int, body: bytes | str = b"", headers: dict[str, str] | None = None
+) -> Outcome:
+    data = body.encode() if isinstance(body, str) else body
+    return classify(tool, Answered(Response(status, headers or {}, data)), now=NOW)
+
+
+# The wire
+
+
+def test_a_request_that_never_left_is_refused_and_may_be_tried_again() -> None:
+    found = classify(debit.tool, NotSent("connect_failed", "refused"), now=NOW)
+    assert found == Refused("connect_failed", "refused", retryable=True)
+
+
+@pytest.mark.parametrize("code", ["timeout", "oversize", "connection_lost"])
+def test_a_lost_answer_proves_nothing(code: str) -> None:
+    assert classify(debit.tool, Lost(code, "gone\0"), now=NOW) == Unsure(code, "gone\\u0000")
+
+
+# Statuses
+
+
+def test_a_listed_status_is_a_refusal_before_the_tool_sees_it() -> None:
+    def never(_response: Response) -> None:
+        raise AssertionError
+
+    tool = dataclasses.replace(debit.tool, parse=never)
+    assert outcome(tool, 422, "no") == Refused("http_422", "no", retryable=False)
+    assert outcome(tool, 503, "no") == Refused("http_503", "no", retryable=True)
+
+
+def test_a_429_says_when_to_come_back() -> None:
+    found = outcome(debit.tool, 429, "", {"retry-after": "7"})
+    assert found == Refused("http_429", "", retryable=True, retry_after=timedelta(seconds=7))
+
+
+@pytest.mark.parametrize(
+    "status", [100, 101, 301, 302, 304, 307, 400, 401, 403, 404, 408, 410, 500, 502, 504, 599]
+)
+def test_a_status_the_contract_does_not_list_proves_nothing(status: int) -> None:
+    assert outcome(debit.tool, status, "?") == Unsure(f"http_{status}", "?")
+
+
+def test_a_contract_that_lists_nothing_refuses_nothing() -> None:
+    bare = dataclasses.replace(debit.tool, contract=Contract())
+    for status in (400, 402, 409, 422, 429, 503):
+        assert isinstance(outcome(bare, status), Unsure)
+
+
+def test_the_first_still_running_is_never_a_failure() -> None:
+    assert outcome(debit.tool, 409, "busy") == Unsure("in_progress", "busy")
+
+
+# Stored first answers
+
+
+def test_a_marked_replay_speaks_for_the_key() -> None:
+    found = outcome(debit.tool, 402, "no", REPLAYED)
+    assert found == Refused("http_402", "no", retryable=False, final_answer_stored=True)
+    assert outcome(debit.tool, 503, "", {"idempotent-replayed": "True "}) == Refused(
+        "http_503", "", retryable=False, final_answer_stored=True
+    )
+
+
+def test_without_the_marker_a_refusal_speaks_for_its_attempt_only() -> None:
+    for headers in ({}, {"idempotent-replayed": "false"}, {"idempotent-replayed": ""}):
+        found = outcome(debit.tool, 402, "", headers)
+        assert isinstance(found, Refused)
+        assert not found.final_answer_stored
+
+
+@pytest.mark.parametrize(
+    "repeat",
+    [
+        Dedupes(first_failure=FirstFailure.RELEASED, replay_marker=("idempotent-replayed", "true")),
+        Dedupes(first_failure=FirstFailure.UNKNOWN, replay_marker=("idempotent-replayed", "true")),
+        Dedupes(first_failure=FirstFailure.REPLAYED),
+    ],
+)
+def test_a_marker_counts_only_where_first_failures_are_stored(repeat: Dedupes) -> None:
+    tool = dataclasses.replace(debit.tool, contract=Contract(repeat=repeat, not_applied=frozenset({402})))
+    found = outcome(tool, 402, "", REPLAYED)
+    assert isinstance(found, Refused)
+    assert not found.final_answer_stored
+
+
+def test_a_replayed_500_is_named_and_still_no_proof() -> None:
+    assert outcome(debit.tool, 500, "", REPLAYED) == Unsure("replayed_500", "")
+
+
+def test_a_refusal_in_a_replayed_body_speaks_for_the_key() -> None:
+    found = outcome(debit.tool, 200, '{"state": "declined", "reason": "no funds"}', REPLAYED)
+    assert found == Refused("declined", "no funds", retryable=False, final_answer_stored=True)
+
+
+# Successes
+
+
+def test_a_success_carries_its_result_and_receipt() -> None:
+    assert outcome(debit.tool, 201, '{"id": "d-1", "amount": 5}') == Applied(
+        '{"id": "d-1", "amount": 5}', "d-1"
+    )
+
+
+def test_a_refusal_may_be_returned_or_raised_by_parse() -> None:
+    def raising(_response: Response) -> None:
+        raise NotApplied("closed", "come back", retryable=True, retry_after=timedelta(days=9))
+
+    expected = Refused("closed", "come back", retryable=True, retry_after=timedelta(hours=1))
+    assert outcome(dataclasses.replace(debit.tool, parse=raising), 200) == expected
+    assert outcome(debit.tool, 200, '{"state": "declined"}') == Refused("declined", "", retryable=False)
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", "{}", '{"id": 5}', "null", "<html>", "[" * 100_000])
+def test_an_unreadable_success_proves_nothing(body: str) -> None:
+    for tool in (debit.tool, PLAIN):
+        found = outcome(tool, 200, body)
+        assert isinstance(found, Unsure)
+        assert found.code == "unreadable_answer"
+
+
+def test_a_parsed_value_has_to_fit_the_result_model() -> None:
+    as_dict = dataclasses.replace(debit.tool, parse=lambda response: response.json())
+    assert outcome(as_dict, 200, '{"id": "d-1", "more": 1}') == Applied('{"id": "d-1", "amount": 0}', "d-1")
+    assert isinstance(outcome(as_dict, 200, '{"more": 1}'), Unsure)
+
+
+def test_without_a_model_any_success_is_one_and_its_text_is_kept() -> None:
+    odd = '{"id": "d-1", "id": "d-2", "n": NaN, "z": "\\u0000", "big": 1e999}'
+    assert outcome(RAW, 200, odd) == Applied(odd, "d-2")
+    assert outcome(RAW, 204) == Applied("null", None)
+    assert outcome(RAW, 200, b"\xff\x00") == Applied('"\\ufffd\\u0000"', None)
+    assert outcome(RAW, 200, "done") == Applied('"done"', None)
+    assert outcome(RAW, 200, "[" * 100_000) == Applied(json.dumps("[" * 100_000), None)
+
+
+def test_accepted_is_no_success_unless_the_tool_says_so() -> None:
+    assert outcome(PLAIN, 202, '{"id": "d-1"}') == Unsure(
+        "accepted", "202 says that the effect may come later; a parse function can know better"
+    )
+    assert isinstance(outcome(debit.tool, 202, '{"id": "d-1"}'), Applied)
+
+
+def test_a_result_that_is_too_long_keeps_its_start() -> None:
+    found = outcome(RAW, 200, '"' + "x" * MAX_RESULT_CHARS + '"')
+    assert isinstance(found, Applied)
+    kept = json.loads(found.result_json_text)
+    assert (kept["truncated"], kept["characters"], len(kept["start"])) == (True, MAX_RESULT_CHARS + 2, 1000)
+
+
+def test_the_receipt_is_where_the_tool_says() -> None:
+    def receipts(receipt: Any) -> list[str | None]:
+        found = [
+            outcome(dataclasses.replace(tool, receipt=receipt), 200, '{"id": "d-1", "amount": 5}')
+            for tool in (PLAIN, RAW)
+        ]
+        return [one.receipt for one in found if isinstance(one, Applied)]
+
+    assert receipts("id") == ["d-1", "d-1"]
+    assert receipts("amount") == ["5", "5"]
+    assert receipts("missing") == [None, None]
+    assert receipts(lambda _result: "r\0") == ["r\\u0000"] * 2
+    assert receipts(lambda _result: None) == [None, None]
+    assert receipts(lambda result: result["nowhere"]) == [None, None]
+
+
+# Reads
+
+
+def test_a_read_is_never_in_doubt() -> None:
+    tool = level.tool
+    for sent in (Lost("timeout", "x"), Answered(Response(500)), Answered(Response(200, {}, b"?"))):
+        found = classify(tool, sent, now=NOW)
+        assert isinstance(found, Refused)
+        assert found.retryable
+    assert tool.effect is Effect.READ
+    assert outcome(tool, 200, '{"sku": "x", "free": 3}') == Applied('{"sku": "x", "free": 3}', None)
+
+
+# Retry-After
+
+
+@pytest.mark.parametrize(
+    ("value", "wait"),
+    [
+        ("0", timedelta(0)),
+        ("7", timedelta(seconds=7)),
+        ("3600", timedelta(hours=1)),
+        ("99999", timedelta(hours=1)),
+        ("Fri, 02 Jan 2026 03:04:15 GMT", timedelta(seconds=10)),
+        ("Fri, 02 Jan 2026 03:04:15 -0000", timedelta(seconds=10)),
+        ("Fri, 02 Jan 2026 03:00:00 GMT", timedelta(0)),
+        ("Fri, 02 Jan 2037 03:00:00 GMT", timedelta(hours=1)),
+        ("-1", None),
+        ("1.5", None),
+        ("soon", None),
+        ("", None),
+        ("9" * 30, None),
+        ("Fri, 99 Jan 2026 03:04:15 GMT", None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date_within_an_hour(value: str, wait: timedelta | None) -> None:
+    assert retry_after(Response(429, {"retry-after": value}), NOW) == wait
+
+
+def test_no_header_is_no_wait() -> None:
+    assert retry_after(Response(429), NOW) is None
+
+
+# Lookups
+
+
+def test_a_lookup_is_read_by_its_own_parse() -> None:
+    def ask(status: int, body: str) -> Found | Absent | Unclear:
+        return classify_lookup(debit.tool, ARGS, Answered(Response(status, {}, body.encode())))
+
+    assert ask(200, '{"debits": [{"id": "d-1", "amount": 5}]}') == Found(
+        "d-1", DebitReceipt(id="d-1", amount=5)
+    )
+    assert ask(200, '{"debits": [{"id": "d-1", "amount": 6}]}') == Found(
+        "d-1", DebitReceipt(id="d-1", amount=6), same_arguments=False
+    )
+    assert ask(200, '{"debits": []}') == Absent()
+    assert ask(404, "") == Unclear("http 404")
+    assert isinstance(ask(200, "?"), Unclear)
+
+
+def test_a_lookup_without_a_parse_reads_the_tools_own_answer() -> None:
+    def ask(status: int, body: str, tool: Tool = PLAIN) -> Found | Absent | Unclear:
+        return classify_lookup(tool, ARGS, Answered(Response(status, {}, body.encode())))
+
+    assert ask(200, '{"id": "d-1"}') == Found("d-1", DebitReceipt(id="d-1"))
+    assert ask(200, '{"id": "d-1"}', RAW) == Found("d-1", {"id": "d-1"})
+    assert ask(404, "") == Absent()
+    for status in (201, 204, 301, 400, 403, 410, 429, 500, 503):
+        assert ask(status, '{"id": "d-1"}') == Unclear(f"http_{status}")
+    assert isinstance(ask(200, "{}"), Unclear)
+
+
+def test_a_refusal_found_by_a_lookup_is_unclear() -> None:
+    tool = dataclasses.replace(debit.tool, lookup_parse=None)
+    body = b'{"state": "declined", "reason": "no funds"}'
+    assert classify_lookup(tool, ARGS, Answered(Response(200, {}, body))) == Unclear(
+        "found, but refused: declined: no funds"
+    )
+
+
+@pytest.mark.parametrize("sent", [NotSent("connect_failed", "x"), Lost("timeout", "x")])
+def test_a_lookup_without_an_answer_is_unclear(sent: NotSent | Lost) -> None:
+    assert classify_lookup(debit.tool, ARGS, sent) == Unclear(f"{sent.code}: x")
+
+
+@pytest.mark.parametrize("answer", [None, True, "found", {"id": 1}])
+def test_a_lookup_parse_that_gives_anything_else_is_unclear(answer: Any) -> None:
+    tool = dataclasses.replace(debit.tool, lookup_parse=lambda _response, _args: answer)
+    assert isinstance(classify_lookup(tool, ARGS, Answered(Response(200))), Unclear)
+
+
+def test_a_receipt_found_by_a_lookup_can_be_stored() -> None:
+    tool = dataclasses.replace(debit.tool, lookup_parse=lambda _response, _args: Found("d\0"))
+    assert classify_lookup(tool, ARGS, Answered(Response(200))) == Found("d\\u0000")
+
+
+# Totality
+
+
+sendings = (
+    st.builds(NotSent, st.text(max_size=5), st.text(max_size=5))
+    | st.builds(Lost, st.text(max_size=5), st.text(max_size=5))
+    | st.builds(
+        Response,
+        st.integers(100, 599),
+        st.dictionaries(st.sampled_from(["retry-after", "idempotent-replayed", "x"]), st.text(max_size=5)),
+        st.binary(max_size=30) | st.sampled_from([b"{}", b"[]", b'{"id":"\\ud800"}', b'{"id":NaN}', b"null"]),
+    ).map(Answered)
+)
+
+
+@given(st.sampled_from([debit.tool, PLAIN, RAW, level.tool]), sendings)
+def test_every_sending_has_exactly_one_storable_outcome(tool: Tool, sent: Any) -> None:
+    found = classify(tool, sent, now=NOW)
+    assert isinstance(found, Applied | Refused | Unsure)
+    for value in dataclasses.astuple(found):
+        if isinstance(value, str):
+            value.encode()
+            assert "\0" not in value
+    if isinstance(sent, Lost) and tool.effect is not Effect.READ:
+        assert isinstance(found, Unsure)
+    if isinstance(found, Applied):
+        assert isinstance(sent, Answered)
+        assert 200 <= sent.response.status < 300
+        json.loads(found.result_json_text)
+
+
+@given(sendings)
+def test_every_lookup_has_exactly_one_answer(sent: Any) -> None:
+    for tool in (debit.tool, PLAIN, RAW):
+        found = classify_lookup(tool, ARGS, sent)
+        assert isinstance(found, Found | Absent | Unclear)
+        assert isinstance(sent, Answered) or isinstance(found, Unclear)
+
+
+class Odd(BaseModel):
+    value: float
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "null"),
+        ({"a": float("nan")}, '{"a": NaN}'),
+        ("\0\ud800", '"\\u0000\\ud800"'),
+        ({"at": datetime(2026, 1, 2, tzinfo=UTC)}, '{"at": "2026-01-02 00:00:00+00:00"}'),
+        ({"s": {1}}, '{"s": [1]}'),
+        ({"m": DebitReceipt(id="d")}, '{"m": {"id": "d", "amount": 0}}'),
+        (Odd(value=float("nan")), '{"value": NaN}'),
+        (b"x", "\"b'x'\""),
+        ({(1, 2): 3}, '"{(1, 2): 3}"'),
+    ],
+)
+def test_any_result_has_a_text(value: Any, text: str) -> None:
+    assert result_text(value) == text
+
+
+def test_a_stored_result_reads_back_as_the_same_model() -> None:
+    again = Odd.model_validate_json(result_text(Odd(value=float("-inf"))))
+    assert again == Odd(value=float("-inf"))
+
+
+def test_a_result_that_holds_itself_or_cannot_be_shown_has_a_text() -> None:
+    class Unshowable:
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    loop: list[Any] = []
+    loop.append(loop)
+    assert json.loads(result_text(loop)) == "[[...]]"
+    assert "without a text" in json.loads(result_text(Unshowable()))
