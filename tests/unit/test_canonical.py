@@ -237,7 +237,7 @@ def test_limits_are_the_callers() -> None:
         parse("[[1]]", max_depth=1)
 
 
-@pytest.mark.parametrize("text", ['"' + '\\"' * 32_000, "[" * 33 + '"' + '\\"' * 32_000, '["' * 21_000])
+@pytest.mark.parametrize("text", ['"' + '\\"' * 32_000, "[]" * 33 + '"' + '\\"' * 32_000, '["' * 21_000])
 def test_a_hostile_text_is_refused_in_linear_time(text: str) -> None:
     started = time.process_time()
     with pytest.raises(CanonicalError):

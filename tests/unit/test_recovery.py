@@ -67,12 +67,9 @@ class TestProofs:
 
     @pytest.mark.parametrize("attempt", [-1, 0, 3])
     def test_evidence_of_an_attempt_that_never_was_counts_for_nothing(self, attempt: int) -> None:
-        stray = (
-            Evidence(attempt, applied=True),
-            Evidence(attempt, applied=False),
-            Evidence(1, applied=False),
-        )
-        assert isinstance(recover(facts(evidence=stray)), Repair)
+        for applied in (True, False):
+            stray = (Evidence(attempt, applied=applied), Evidence(1, applied=False))
+            assert isinstance(recover(facts(evidence=stray)), Repair)
 
     def test_without_an_attempt_nothing_is_proved(self) -> None:
         assert recover(facts(attempts=0, first_sent_at=None)) == Repair("no attempt is recorded")
