@@ -280,6 +280,6 @@ def residual_risk(effect: Effect, contract: Contract) -> str:
                 return f"Equal keys are recognised for {window} after the first send; then it takes a person."
             return f"Equal keys are recognised for {window}, yet an unknown outcome takes a person."
         case ToolClass.LOOKUP_ONLY:
-            return f"A paused worker's request, {contract.settle} past its deadline, is a second effect."
+            return f"A request landing over {contract.settle} late (a paused worker) is a second effect."
         case ToolClass.NEITHER:
             return "Every unknown outcome takes a person; a paused worker's late request cannot be told."
