@@ -55,7 +55,7 @@ class ContextData:
 class Prepared:
     """What a worker prepares a claim with: `fence` is the floor of the lease to ask for.
 
-    `owner` is whom a due row names, from whom the lease may be taken. The fields of a call are None for a run.
+    `owner` is whom a due row names: the lease may be taken from it. A run has None in the fields of a call.
     """
 
     kind: str
@@ -104,3 +104,13 @@ def payload(connection: Connection, tenant: str, digest: str) -> bytes | None:
         "SELECT data FROM fencepost.payloads WHERE tenant = %s AND digest = %s", [tenant, digest]
     ).fetchone()
     return bytes(found[0]) if found is not None else None
+
+
+def payloads(connection: Connection, wanted: Sequence[tuple[str, str]]) -> dict[tuple[str, str], bytes]:
+    """The bytes of any number of (tenant, digest) pairs, in one statement; what is not there is left out."""
+    found = connection.execute(
+        "SELECT tenant, digest, data FROM fencepost.payloads"
+        " WHERE (tenant, digest) IN (SELECT * FROM unnest(%s::text[], %s::text[]))",
+        ([tenant for tenant, _ in wanted], [digest for _, digest in wanted]),
+    ).fetchall()
+    return {(tenant, digest): bytes(data) for tenant, digest, data in found}
