@@ -11,7 +11,7 @@ from typing import Any
 from fencepost import deadlines
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import Answer, ClaimStopped, Done, Fenced, Gone, Moved, Offset, RecordCompensation
-from fencepost.decide.fold import Fold
+from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import propose
 from fencepost.decide.stopping import settle_stopping
 from fencepost.events import EventType
@@ -46,7 +46,7 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
     fold.present(run.id, "claim")
     fold.takeovers = fold.takeovers + 1 if run.owner is not None else 0
     ready_at = fold.now + command.cap + command.grace
-    lease: dict[str, Any] = {"owner": command.term.owner, "fence": command.term.fence}
+    lease: dict[str, Any] = lease_body(command)
     fold.emit(E.LEASE_ACQUIRED, {**lease, "ready_at": rfc3339(ready_at)})
     if run.status == R.STOPPING:
         settle_stopping(fold)

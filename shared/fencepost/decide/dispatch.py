@@ -11,7 +11,7 @@ from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
 from fencepost.clock import rfc3339
 from fencepost.commands import Answer, Claim, ClaimCall, Done, Fenced, Gone, Late, Moved, RecordOutcome, Send, Unfamiliar
-from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -125,7 +125,7 @@ def start_attempt(
 ) -> Send:
     """Record LeaseAcquired, AuthorizationAllowed and ToolAttemptStarted; the order to send follows the COMMIT (R2)."""
     spec, repeat = tool.dependency, call.attempts > 0 and call.doubt
-    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence}, call=call.id)
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
     evidence = decision_body(decision, "claim")
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)
     deadline = fold.now + timeout
@@ -217,11 +217,14 @@ def mark_unknown(
 ) -> None:
     """The effect may exist. Reconciliation gets its own deadline, stamped the first time."""
     until = call.reconcile_until if call.doubt else None
+    spec, rand = tool.dependency, fold.command.rand
+    # The first unknown outcome is looked into at once, later ones of the same call with growing patience.
+    pause = deadlines.backoff(call.attempts, spec.backoff, spec.backoff_cap, rand) if call.attempts > 1 else timedelta(0)
     body = {
         "code": outcome.code,
         "message": outcome.message,
         "lost": lost,
-        "ready_at": rfc3339(ready_at or fold.now),
-        "reconcile_until": rfc3339(until or deadlines.plus(fold.now, tool.dependency.reconcile_for)),
+        "ready_at": rfc3339(ready_at or fold.now + pause),
+        "reconcile_until": rfc3339(until or deadlines.plus(fold.now, spec.reconcile_for)),
     }
     fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

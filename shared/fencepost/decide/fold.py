@@ -16,7 +16,7 @@ from fencepost import operations
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest, decide_safely
 from fencepost.canonical import parse
 from fencepost.clock import rfc3339
-from fencepost.commands import Command, Term
+from fencepost.commands import Claim, Command, Term
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, body_text
 from fencepost.machine import Call, Run, View, evolve
 from fencepost.operations import Operation
@@ -215,6 +215,11 @@ class Fold:
     def allows(self, call: Call) -> bool:
         """Whether the run lets this call be sent for the first time."""
         return self.run.status == (RunStatus.COMPENSATING if call.compensates else RunStatus.ACTING)
+
+
+def lease_body(command: Claim) -> dict[str, Any]:
+    """The term a claim takes, and the process that takes it: histories say who did what."""
+    return {"owner": command.term.owner, "fence": command.term.fence, "worker": command.worker}
 
 
 def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fencepost.budgets import Budget, Usage, exhausted
 from fencepost.clock import rfc3339
 from fencepost.commands import Answer, ClaimRun, Done, Fenced, Gone, Moved, Plan, RecordPlanLost, RecordTurn, Unfamiliar
 from fencepost.deadlines import retry_at
-from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.proposals import Rejected, Validated
@@ -68,7 +68,7 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
 
 
 def _take(fold: Fold, command: ClaimRun) -> None:
-    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence})
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command))
 
 
 def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:

@@ -11,7 +11,7 @@ from fencepost.canonical import encode
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.commands import Answer, Ask, ClaimDoubt, Done, Fenced, Gone, Moved, RecordLookup, Unfamiliar
 from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
-from fencepost.decide.fold import Fold, decision_body
+from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.stopping import after_call
 from fencepost.events import EventType
 from fencepost.machine import Call
@@ -42,7 +42,7 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
         return Fenced()
     fold.present(call.id, "claim")
     fold.takeovers = fold.takeovers + 1 if call.owner is not None else 0
-    fold.emit(E.LEASE_ACQUIRED, {"owner": command.term.owner, "fence": command.term.fence}, call=call.id)
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
     if call.state == C.DISPATCHING:
         _take_over(fold, fold.call(call.id), tool, command.rand)
     if fold.call(call.id).state != C.UNKNOWN:
@@ -84,6 +84,8 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         evidence=fold.evidence.get(call.id, ()),
         lookup=answer,
         rand=rand,
+        backoff_base=tool.dependency.backoff,
+        backoff_cap=tool.dependency.backoff_cap,
     )
 
 
@@ -92,7 +94,7 @@ def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     if isinstance(decision, recovery.Ask):
         timeout = tool.dependency.per_attempt
         due = rfc3339(deadlines.takeover_at(fold.now + timeout, tool.dependency.grace))
-        lease = {"owner": command.term.owner, "fence": command.term.fence, "ready_at": due}
+        lease = lease_body(command) | {"ready_at": due}
         fold.emit(E.LEASE_ACQUIRED, lease, call=call.id)
         return Ask(fold.call(call.id), fold.run.principal, fold.now, timeout)
     if isinstance(decision, recovery.Repeat):
