@@ -7,7 +7,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import timedelta
 from uuid import UUID
 
@@ -18,6 +17,7 @@ from fencepost.doorbell import Doorbell
 from fencepost.errors import Unreachable
 from fencepost.leases import RedisLeases, Want, connect, lease_key
 from fencepost_ops.local import LocalValkey
+from tests.integration.wires import Proxy
 
 TTL = timedelta(seconds=30)
 KEY = lease_key("shop", UUID(int=1))
@@ -49,42 +49,6 @@ def want(
     owner: str, *, key: str = KEY, floor: int = 0, named: str | None = None, ttl: timedelta = TTL
 ) -> Want:
     return Want(key, owner, floor, named, ttl)
-
-
-class Proxy:
-    """A wire to a server that can be cut after the request has passed, so that only the reply is lost."""
-
-    def __init__(self, port: int) -> None:
-        self.target = port
-        self.swallow_replies = False
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self.listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            server = socket.create_connection(("127.0.0.1", self.target))
-            threading.Thread(target=self._requests, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._replies, args=(server, client), daemon=True).start()
-
-    def _requests(self, client: socket.socket, server: socket.socket) -> None:
-        with suppress(OSError), client, server:
-            while data := client.recv(65536):
-                server.sendall(data)
-
-    def _replies(self, server: socket.socket, client: socket.socket) -> None:
-        with suppress(OSError), server, client:
-            while (data := server.recv(65536)) and not self.swallow_replies:
-                client.sendall(data)
-            client.shutdown(socket.SHUT_RDWR)  # wakes the other direction
-
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
 
 
 @pytest.fixture

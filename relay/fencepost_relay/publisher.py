@@ -1,0 +1,106 @@
+"""
+The only code that talks to the broker.
+
+A message is a list of [tenant, subject, generation]: a hint, never authority or payload (R1). The broker is
+asked once for each message: Celery, kombu and redis-py do not retry (R4), and nothing waits longer than a
+socket timeout.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, cast
+
+from celery import Celery
+from kombu import Connection, Producer, Queue
+from kombu.exceptions import ChannelError, OperationalError
+
+from fencepost.errors import Unreachable
+
+QUEUES: Final = ("planner", "dispatcher", "reconciler", "compensator")
+SOCKET_TIMEOUT_S: Final = 2.0  # a pass fails within three seconds, whatever the broker does
+
+# "max_retries" and the intervals are kombu's own, for connections.
+_TRANSPORT: Final = {
+    "socket_timeout": SOCKET_TIMEOUT_S,
+    "socket_connect_timeout": SOCKET_TIMEOUT_S,
+    "socket_keepalive": True,
+    "max_retries": 0,
+    "interval_start": 0,
+    "interval_step": 0,
+    "interval_max": 0,
+    "client_name": "fencepost-relay",
+}
+
+Item = tuple[str, str, int]
+"""Tenant, subject, generation."""
+
+
+class Publisher:
+    """One connection to the broker, opened when first used and again after a failure. For one thread."""
+
+    def __init__(self, url: str) -> None:
+        self._app = Celery("fencepost.relay", broker=url, set_as_current=False)
+        self._app.conf.update(
+            broker_transport_options=_TRANSPORT,
+            task_create_missing_queues=False,
+            task_default_queue=QUEUES[0],  # never used, but Celery looks it up
+            task_ignore_result=True,
+            task_publish_retry=False,
+            task_queues=[Queue(name) for name in QUEUES],
+            task_serializer="json",
+        )
+        self._connection: Connection | None = None
+        self._producer: Producer | None = None
+
+    def lengths(self) -> dict[str, int]:
+        """Messages waiting in each queue. Raises Unreachable."""
+        with self._broker() as producer:
+            return {queue: _length(producer.channel, queue) for queue in QUEUES}
+
+    def publish(self, queue: str, items: Sequence[Item]) -> None:
+        """
+        Send one message with these items to `queue`. Raises Unreachable, and then it may have been sent: a
+        message too many is dropped by the claim.
+        """
+        with self._broker() as producer:
+            self._app.send_task(
+                f"fencepost.{queue}",
+                args=[[list(item) for item in items]],
+                queue=queue,
+                producer=producer,
+                declare=[],  # queues belong to those who consume; the default exchange needs no binding
+                ignore_result=True,
+            )
+
+    def close(self) -> None:
+        """Let go of the broker; the next call connects anew. Never raises."""
+        connection, self._connection, self._producer = self._connection, None, None
+        if connection is not None:
+            connection.collect(SOCKET_TIMEOUT_S)
+
+    @contextmanager
+    def _broker(self) -> Iterator[Producer]:
+        try:
+            yield self._open()
+        except _errors(self._connection) as error:
+            self.close()
+            raise Unreachable(f"the broker cannot be reached: {error}") from error
+
+    def _open(self) -> Producer:
+        if self._producer is None:
+            self._connection = self._app.connection_for_write()
+            self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
+        return self._producer
+
+
+def _errors(connection: Connection | None) -> tuple[type[Exception], ...]:
+    theirs = () if connection is None else connection.connection_errors + connection.channel_errors
+    return (OperationalError, OSError, *cast("tuple[type[Exception], ...]", theirs))
+
+
+def _length(channel: Any, queue: str) -> int:
+    try:
+        size: int = channel.queue_declare(queue=queue, passive=True).message_count
+    except ChannelError:
+        return 0  # an empty list is no list to Redis
+    return size
