@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "complete"
+PIP = ("pip", "install", "--quiet", "--disable-pip-version-check", "--no-input")
 VERSION = ".".join(map(str, sys.version_info[:3]))
 
 
@@ -33,25 +34,26 @@ def stamped() -> list[str]:
     return lines if len(lines) == 4 and PYTHON.exists() else [""] * 4
 
 
-def pip(*arguments: str) -> None:
-    """Run the environment's own pip; exits with its code when it fails."""
-    quiet = ["--quiet", "--disable-pip-version-check", "--no-input"]
-    done = subprocess.run([PYTHON, "-I", "-m", "pip", "install", *quiet, *arguments], check=False, cwd=ROOT)
+def run(lock: int, *arguments: str) -> None:
+    """Run a module of the environment's own Python; exits when it fails.
+
+    It inherits the lock: if we are killed, the next make waits until it has ended too.
+    """
+    done = subprocess.run([PYTHON, "-I", "-m", *arguments], check=False, cwd=ROOT, pass_fds=[lock])
     if done.returncode != 0:
         print("\nThe dependencies could not be installed; the next make tries again.", file=sys.stderr)
         sys.exit(done.returncode)
 
 
-def build() -> None:
+def build(lock: int) -> None:
     """Make the environment from nothing."""
-    print(
-        f"Making .venv with Python {VERSION} and the pinned dependencies (once; a minute or so)", flush=True
-    )
+    print(f"Making .venv with Python {VERSION} and the pinned dependencies (once)", flush=True)
+    STAMP.unlink(missing_ok=True)
     if VENV.exists():
-        STAMP.unlink(missing_ok=True)
         shutil.rmtree(VENV)
-    venv.create(VENV, symlinks=True, with_pip=True)
-    pip("--require-hashes", "--requirement", "ops/requirements.lock")
+    venv.create(VENV, symlinks=True)
+    run(lock, "ensurepip")
+    run(lock, *PIP, "--require-hashes", "--requirement", "ops/requirements.lock")
 
 
 def main() -> None:
@@ -66,13 +68,16 @@ def main() -> None:
         if whole and project == project_digest:
             return
         if not whole:
-            build()
+            build(lock.fileno())
             version = VERSION
-        pip("--no-build-isolation", "--no-deps", "--editable", ".")
+        run(lock.fileno(), *PIP, "--no-build-isolation", "--no-deps", "--editable", ".")
         partial = STAMP.with_suffix(".new")
         partial.write_text(f"{VENV}\n{lock_digest}\n{version}\n{project_digest}\n")
         partial.replace(STAMP)
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -139,7 +139,7 @@ class Setup:
         self.patch = monkeypatch
         self.interrupt = ""
         monkeypatch.setattr(self.module.venv, "create", self.create)
-        monkeypatch.setattr(self.module, "pip", self.pip)
+        monkeypatch.setattr(self.module, "run", self.install)
         (root / "ops").mkdir(parents=True)
         (root / "ops" / "requirements.lock").write_text("pins")
         (root / "pyproject.toml").write_text("project")
@@ -157,13 +157,16 @@ class Setup:
         (place / "bin").mkdir(parents=True)
         (place / "bin" / "python").touch()
 
-    def pip(self, *arguments: str) -> None:
+    def install(self, lock: int, *arguments: str) -> None:
+        if "ensurepip" in arguments:
+            return
         word = "pins" if "--require-hashes" in arguments else "project"
         if word == self.interrupt:
             raise KeyboardInterrupt
         self.done.append(word)
 
     def run(self, *arguments: str) -> list[str]:
+        """What was done, in order."""
         self.done.clear()
         self.patch.setattr(sys, "argv", ["setup_venv.py", *arguments])
         self.module.main()
