@@ -288,6 +288,11 @@ class App:
         return {name: self._planners[name, version] for name, version in sorted(self._planners)}
 
     @property
+    def planner_versions(self) -> frozenset[tuple[str, int]]:
+        """Every (name, version) of a planner this app can run."""
+        return frozenset(self._planners)
+
+    @property
     def dependencies(self) -> tuple[DependencySpec, ...]:
         """Every declared dependency, by scope."""
         return tuple(self._dependencies[scope].spec for scope in sorted(self._dependencies))

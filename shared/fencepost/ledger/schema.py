@@ -98,6 +98,8 @@ runs = Table(
     _col("presented_call", Uuid, null=True),
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "run_key"),
+    # What the sweep and an operator look through, however many runs have ended.
+    Index("runs_open", "tenant", "created_at", postgresql_where=text("status NOT IN ('COMPLETED', 'STOPPED')")),
 )
 
 events = Table(

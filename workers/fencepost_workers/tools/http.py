@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
+import httpcore2
 import httpx2
 
 from fencepost.canonical import sanitize
@@ -39,10 +40,13 @@ class _Wire:
         self.connecting = False
         self.requests = 0
         self._other = False
+        self._stream: httpcore2.AsyncNetworkStream | None = None
 
-    async def __call__(self, event: str, _info: Mapping[str, object]) -> None:
+    async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
         if event.startswith("connection."):
             self.connecting = True
+            if event == "connection.connect_tcp.complete":
+                self._stream = info["return_value"]
         else:
             self._other = True
             self.requests += event.endswith(".send_request_headers.started")
@@ -51,6 +55,11 @@ class _Wire:
     def touched(self) -> int:
         """Requests of which at least a byte may have left."""
         return max(self.requests, int(self._other))
+
+    async def drop_unused(self) -> None:
+        """Close a connection that was opened and never written to: cancelled in a handshake, it would leak."""
+        if self._stream is not None and not self.touched:
+            await self._stream.aclose()
 
 
 class HttpEngine:
@@ -121,6 +130,7 @@ class HttpEngine:
             return _failed(error, wire, timeout)
         finally:
             self.requests_sent[kind] += wire.touched
+            await wire.drop_unused()
 
     async def _exchange(self, request: httpx2.Request) -> Response:
         response = await self._client.send(request, stream=True, auth=None, follow_redirects=False)

@@ -209,6 +209,8 @@ CREATE INDEX outbox_run ON fencepost.outbox (tenant, run);
 
 CREATE INDEX outbox_worker ON fencepost.outbox (worker) WHERE worker IS NOT NULL;
 
+CREATE INDEX runs_open ON fencepost.runs (tenant, created_at) WHERE status NOT IN ('COMPLETED', 'STOPPED');
+
 CREATE FUNCTION fencepost.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
 AS $$ SELECT clock_timestamp() $$;
 

@@ -1,0 +1,40 @@
+"""The outbox beside `apply`: handing unclaimed work back, and finding open subjects that have lost their row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from fencepost import commands as c
+from fencepost.clock import uuid7
+from fencepost.ledger.connect import Connection
+from fencepost.ledger.schema import OPEN_SQL
+
+_PUBLISH_AGAIN = """
+UPDATE fencepost.outbox o SET publish_at = fencepost.now()
+FROM unnest(%s::text[], %s::uuid[], %s::bigint[]) AS n (tenant, subject, generation)
+WHERE o.tenant = n.tenant AND o.subject = n.subject AND o.generation = n.generation AND o.publish_at > fencepost.now()
+"""
+
+_MISSING = f"""
+SELECT r.tenant, r.id, r.id FROM fencepost.runs r
+WHERE r.status NOT IN ('COMPLETED', 'STOPPED')
+  AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.subject = r.id)
+UNION ALL
+SELECT k.tenant, k.run, k.id FROM fencepost.calls k
+WHERE (k.state IN ({OPEN_SQL}) OR k.doubt) AND k.state IN ({OPEN_SQL})
+  AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = k.tenant AND o.subject = k.id)
+LIMIT %s
+"""
+
+
+def publish_again(connection: Connection, messages: Sequence[tuple[str, UUID, int]]) -> None:
+    """Have rows published again at once: they were named in a message that nobody will act on."""
+    columns = ([t for t, _, _ in messages], [s for _, s, _ in messages], [g for _, _, g in messages])
+    connection.execute(_PUBLISH_AGAIN, columns)
+
+
+def missing(connection: Connection, limit: int = 1000) -> list[c.Sweep]:
+    """Commands that give open subjects their missing rows back. Any at all is an alarm: nothing should lose one."""
+    found = connection.execute(_MISSING, [limit]).fetchall()
+    return [c.Sweep(id=uuid7(), tenant=tenant, run=run, subject=subject) for tenant, run, subject in found]
