@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-import httpcore2
 import httpx2
 
 from fencepost.canonical import sanitize
@@ -40,7 +39,7 @@ class _Wire:
         self.connecting = False
         self.requests = 0
         self._other = False
-        self._stream: httpcore2.AsyncNetworkStream | None = None
+        self._stream: Any = None
 
     async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
         if event.startswith("connection."):
@@ -57,7 +56,7 @@ class _Wire:
         return max(self.requests, int(self._other))
 
     async def drop_unused(self) -> None:
-        """Close a connection that was opened and never written to: cancelled in a handshake, it would leak."""
+        """Close a connection that was opened and never written to: one cancelled in a handshake leaks."""
         if self._stream is not None and not self.touched:
             await self._stream.aclose()
 

@@ -1,0 +1,226 @@
+import asyncio
+import contextvars
+import dataclasses
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from fencepost.contracts import Effect
+from fencepost.errors import NotApplied, UsageError
+from fencepost.outcomes import Applied, Outcome, Refused, Unsure
+from fencepost.tools import Attempt
+from fencepost_workers.tools.python import run_python
+from tests.typing.user_code import CloseDay, close_day, debit
+
+ARGS = CloseDay(tenant="shop", day="2026-01-02")
+
+
+@pytest.fixture
+def executor() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def attempt(left: float = 30) -> Attempt:
+    return Attempt("r", "c", 1, "key", datetime(2026, 1, 2, tzinfo=UTC), lambda: left)
+
+
+def run(
+    function: Callable[..., Any],
+    executor: ThreadPoolExecutor,
+    *,
+    left: float = 30,
+    effect: Effect = Effect.IRREVERSIBLE,
+) -> Outcome:
+    tool = dataclasses.replace(close_day.tool, function=function, effect=effect)
+    return asyncio.run(run_python(tool, ARGS, attempt(left), executor))
+
+
+def both(function: Callable[[BaseModel, Attempt], Any]) -> list[Callable[..., Any]]:
+    """The function as `def` and as `async def`."""
+
+    async def awaited(args: BaseModel, attempt: Attempt) -> Any:
+        await asyncio.sleep(0)
+        return function(args, attempt)
+
+    return [function, awaited]
+
+
+def test_what_a_tool_returns_is_its_result(executor: ThreadPoolExecutor) -> None:
+    outcome = asyncio.run(run_python(close_day.tool, ARGS, attempt(), executor))
+    assert outcome == Applied('{"number": 10}', "10")
+
+
+def test_def_and_async_def_are_told_the_same(executor: ThreadPoolExecutor) -> None:
+    for function in both(
+        lambda args, attempt: {"args": args, "key": attempt.operation_key, "left": attempt.remaining()}
+    ):
+        outcome = run(function, executor)
+        assert isinstance(outcome, Applied)
+        assert (
+            outcome.result_json_text
+            == '{"args": {"tenant": "shop", "day": "2026-01-02"}, "key": "key", "left": 30}'
+        )
+
+
+def test_only_not_applied_proves_a_refusal(executor: ThreadPoolExecutor) -> None:
+    refusal = NotApplied("late", "tomorrow", retryable=True, retry_after=timedelta(seconds=3))
+
+    def raising(_args: BaseModel, _attempt: Attempt) -> None:
+        raise refusal
+
+    expected = Refused("late", "tomorrow", retryable=True, retry_after=timedelta(seconds=3))
+    for function in [*both(raising), *both(lambda _args, _attempt: refusal)]:
+        assert run(function, executor) == expected
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("x"),
+        TimeoutError(),
+        ConnectionError(),
+        UsageError(),
+        SystemExit(3),
+        ExceptionGroup("g", [ValueError()]),
+    ],
+)
+def test_every_other_exception_leaves_the_outcome_unknown(
+    error: BaseException, executor: ThreadPoolExecutor
+) -> None:
+    def raising(_args: BaseModel, _attempt: Attempt) -> None:
+        raise error
+
+    for function in both(raising):
+        outcome = run(function, executor)
+        assert isinstance(outcome, Unsure)
+        assert outcome.code == "exception"
+        assert outcome.message.startswith(type(error).__name__)
+
+
+def test_a_tool_that_cancels_itself_leaves_the_outcome_unknown(executor: ThreadPoolExecutor) -> None:
+    def raising(_args: BaseModel, _attempt: Attempt) -> None:
+        raise asyncio.CancelledError
+
+    assert [run(function, executor) for function in both(raising)] == [
+        Unsure("exception", "CancelledError: "),
+        Unsure("cancelled", "the tool cancelled itself"),
+    ]
+
+
+def test_a_result_that_does_not_fit_the_model_is_kept(executor: ThreadPoolExecutor) -> None:
+    outcome = run(lambda _args, _attempt: {"other": float("nan")}, executor)
+    assert outcome == Applied('{"other": NaN}', None)
+
+
+def test_a_thread_that_takes_too_long_is_left_behind(executor: ThreadPoolExecutor) -> None:
+    release = threading.Event()
+
+    def slow(_args: BaseModel, _attempt: Attempt) -> str:
+        release.wait(30)
+        return "too late"
+
+    try:
+        assert run(slow, executor, left=0.01) == Unsure("timeout", "no result within 0.010 s")
+    finally:
+        release.set()
+
+
+def test_a_coroutine_that_takes_too_long_is_cancelled_and_left_behind(executor: ThreadPoolExecutor) -> None:
+    history: list[str] = []
+
+    async def stubborn(_args: BaseModel, _attempt: Attempt) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            history.append("cancelled")
+        return "too late"
+
+    assert run(stubborn, executor, left=0.01) == Unsure("timeout", "no result within 0.010 s")
+    assert history == ["cancelled"]
+
+
+def test_a_tool_that_never_got_a_thread_is_refused(executor: ThreadPoolExecutor) -> None:
+    release = threading.Event()
+    calls: list[int] = []
+
+    def counted(_args: BaseModel, _attempt: Attempt) -> None:
+        calls.append(1)
+
+    executor.submit(release.wait, 30)
+    try:
+        outcome = run(counted, executor, left=0.01)
+    finally:
+        release.set()
+    assert outcome == Refused("not_started", "no thread was free within 0.010 s", retryable=True)
+    executor.shutdown()
+    assert run(counted, executor) == Refused(
+        "not_started", "RuntimeError: cannot schedule new futures after shutdown", retryable=True
+    )
+    assert calls == []
+
+
+def test_a_tool_without_time_left_is_not_run(executor: ThreadPoolExecutor) -> None:
+    for function in both(lambda _args, _attempt: pytest.fail("ran")):
+        assert run(function, executor, left=0) == Refused(
+            "deadline_passed", "the attempt had no time left", retryable=True
+        )
+
+
+def test_a_read_is_never_in_doubt(executor: ThreadPoolExecutor) -> None:
+    def raising(_args: BaseModel, _attempt: Attempt) -> None:
+        raise ValueError("x")
+
+    assert run(raising, executor, effect=Effect.READ) == Refused("exception", "ValueError: x", retryable=True)
+
+
+def test_a_def_that_returns_a_coroutine_is_not_believed(executor: ThreadPoolExecutor) -> None:
+    async def inner() -> None:
+        raise AssertionError
+
+    outcome = run(lambda _args, _attempt: inner(), executor)
+    assert isinstance(outcome, Unsure)
+    assert outcome.code == "not_awaited"
+
+
+def test_context_variables_reach_the_thread(executor: ThreadPoolExecutor) -> None:
+    variable = contextvars.ContextVar("variable", default="unset")
+    variable.set("set")
+    outcome = run(lambda _args, _attempt: variable.get(), executor)
+    assert outcome == Applied('"set"', None)
+
+
+def test_a_cancelled_worker_cancels_its_tool(executor: ThreadPoolExecutor) -> None:
+    history: list[str] = []
+
+    async def endless(_args: BaseModel, _attempt: Attempt) -> None:
+        history.append("started")
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            history.append("cancelled")
+            raise
+
+    started = asyncio.Event()
+    tool = dataclasses.replace(close_day.tool, function=endless)
+
+    async def scenario() -> None:
+        task = asyncio.create_task(run_python(tool, ARGS, attempt(), executor))
+        await started.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(scenario())
+    assert history == ["started", "cancelled"]
+
+
+def test_an_http_tool_is_not_a_python_tool(executor: ThreadPoolExecutor) -> None:
+    with pytest.raises(UsageError, match=r"wallet\.debit has no Python function"):
+        asyncio.run(run_python(debit.tool, ARGS, attempt(), executor))
