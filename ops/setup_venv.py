@@ -11,6 +11,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from subprocess import DEVNULL
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
@@ -39,7 +40,9 @@ def run(lock: int, *arguments: str) -> None:
 
     It inherits the lock: if we are killed, the next make waits until it has ended too.
     """
-    done = subprocess.run([PYTHON, "-I", "-m", *arguments], check=False, cwd=ROOT, pass_fds=[lock])
+    done = subprocess.run(
+        [PYTHON, "-I", "-m", *arguments], check=False, cwd=ROOT, pass_fds=[lock], stdout=DEVNULL
+    )
     if done.returncode != 0:
         print("\nThe dependencies could not be installed; the next make tries again.", file=sys.stderr)
         sys.exit(done.returncode)

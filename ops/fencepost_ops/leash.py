@@ -10,11 +10,9 @@ its supervisor leaves a temporary folder, and off Linux a running child.
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import suppress
 from typing import Any
@@ -173,6 +171,8 @@ def _children(parent: int) -> list[int]:
 
 def _remove(folder: str) -> None:
     """Remove a folder although processes that are just ending may still write into it."""
+    import shutil  # here and not above: most leashes hold no folder
+
     deadline = time.monotonic() + REMOVE_WITHIN
     doomed = f"{folder}.removed"  # so that nobody can make new files by the old name
     with suppress(FileNotFoundError):
@@ -184,6 +184,8 @@ def _remove(folder: str) -> None:
 
 
 def _guard_folder(leash: _Leash) -> None:
+    import tempfile  # here and not above: most leashes hold no folder
+
     folder = tempfile.mkdtemp(prefix=leash.spec["folder"], dir=leash.spec["parent"])
     try:
         leash.tell(f"folder {folder}")

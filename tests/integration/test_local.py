@@ -33,7 +33,7 @@ from fencepost_ops.local import (
     ProcessGroup,
     TemporaryFolder,
 )
-from fencepost_ops.postgres import postgres_program
+from fencepost_ops.postgres import _clear_stale_pid, postgres_program
 
 WITHIN = 30.0  # seconds for anything that must come about
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and PR_SET_PDEATHSIG")
@@ -140,6 +140,31 @@ def test_a_second_server_on_the_same_folder_is_refused(postgres: LocalPostgres) 
     with pytest.raises(FolderTakenError, match=rf"pid {os.getpid()}\) runs on {postgres.folder}; stop it"):
         LocalPostgres.start(postgres.folder)
     assert postgres.is_alive()
+
+
+@linux
+def test_a_server_that_is_not_ours_is_not_disturbed(postgres: LocalPostgres) -> None:
+    with pytest.raises(LocalServerError, match=rf"\(pid {postgres.pid}\) already runs on"):
+        _clear_stale_pid(postgres.folder / "pgdata")
+
+
+def test_a_folder_whose_owner_was_killed_is_taken_over_as_soon_as_his_server_has_ended(
+    tmp_path: Path,
+) -> None:
+    code = "import sys, time; from pathlib import Path; from fencepost_ops.local import LocalPostgres\n"
+    code += "s = LocalPostgres.start(Path(sys.argv[1])); print(s.pid, flush=True); time.sleep(1000)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as killed:
+        assert killed.stdout is not None
+        before = int(killed.stdout.readline())
+        killed.kill()
+        killed.wait()
+        with LocalPostgres.start(tmp_path) as server:
+            assert not is_running(before)
+            assert server.is_alive()
 
 
 def test_data_of_another_version_is_refused(tmp_path: Path) -> None:
