@@ -188,7 +188,7 @@ class ProcessGroup:
 
     def _release_children(self) -> None:
         for child in self._children:
-            with suppress(KeyError):
+            with suppress(KeyError, ValueError):  # one whose leash is gone has no descriptor any more
                 self._selector.unregister(child)
         self._let_go.set()
 

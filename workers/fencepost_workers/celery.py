@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from uuid import UUID
 
 from celery import Celery, Task, signals
+from kombu import Exchange
 from kombu import Queue as BrokerQueue
 
+from fencepost.errors import FencepostError, Unreachable
 from fencepost.settings import Settings, load_settings
 from fencepost.states import Queue
 from fencepost_workers.compensator import Compensator
@@ -93,7 +95,7 @@ def configure(settings: Settings) -> dict[str, Any]:
         "task_serializer": "json",
         "accept_content": ["json"],
         "task_create_missing_queues": False,
-        "task_queues": [BrokerQueue(str(queue)) for queue in Queue],
+        "task_queues": [BrokerQueue(q, Exchange(q, type="direct"), routing_key=q) for q in map(str, Queue)],
         "task_default_queue": str(Queue.PLANNER),
         "enable_utc": True,
         "timezone": "UTC",
@@ -151,6 +153,17 @@ def _register(queue: Queue) -> None:
 
 for _queue in Queue:
     _register(_queue)
+
+
+@signals.worker_ready.connect
+def _ready(sender: Any, **_: object) -> None:
+    """Stamp this process before its first task, so that it is seen waiting; wrong settings end it here."""
+    try:
+        for queue in sender.app.amqp.queues.consume_from:
+            PROCESS.step(Queue(queue))
+    except FencepostError as error:
+        log.error("%s", error)
+        raise SystemExit(3 if isinstance(error, Unreachable) else 2) from None
 
 
 @signals.worker_shutting_down.connect

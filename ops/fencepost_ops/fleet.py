@@ -1,0 +1,194 @@
+"""A whole fleet on this machine: embedded servers, relays, four kinds of workers, the sandbox, Flower.
+
+`fencepost up`, the demo, the bench and the acceptance tests all run this one. Every process logs into Postgres as
+its own role, and nothing outlives the one that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+import psycopg
+
+from fencepost.states import Queue
+from fencepost_ops.database import LedgerDatabase, prepare_database
+from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup, TemporaryFolder
+from fencepost_ops.ports import free_port
+from fencepost_ops.sandbox.process import SandboxProcess
+
+ORDERS = "fencepost_ops.examples.orders:app"
+READY_WITHIN_S = 60.0
+
+SHRUNK = {
+    "FENCEPOST_REPUBLISH_S": "2",
+    "FENCEPOST_WORKER_TTL_S": "3",
+    "FENCEPOST_PLANNER_CAP_S": "2",
+    "FENCEPOST_PLANNER_GRACE_S": "1",
+}
+"""Timeouts for demos and tests: seconds instead of tens of seconds, in the same order."""
+
+
+@dataclass(frozen=True)
+class FleetOptions:
+    """What to start. `scale` counts workers per queue (and relays under `relay`); without `data` the fleet lives
+    in a temporary folder; `env` adds to every process's environment, `env_of` to that of a named one."""
+
+    app: str = ORDERS
+    data: Path | None = None
+    scale: Mapping[str, int] = field(default_factory=dict)
+    env: Mapping[str, str] = field(default_factory=dict)
+    env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    sandbox: bool = True
+    flower: bool = False
+    fsync: bool = True
+    movable_clock: bool = False
+    sandbox_faults: Any = None
+    postgres_settings: Mapping[str, str] = field(default_factory=dict)
+    out: TextIO | None = None
+
+
+class Fleet:
+    """A running fleet. Use as a context manager; `stop` ends everything, in the order that loses nothing."""
+
+    def __init__(self, options: FleetOptions) -> None:
+        self.options = options
+        self._stack = ExitStack()
+        self.postgres: LocalPostgres
+        self.valkey: LocalValkey
+        self.database: LedgerDatabase
+        self.sandbox: SandboxProcess | None = None
+        self.group: ProcessGroup
+        self.flower_url: str | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self, progress: Callable[[str], object] = lambda _: None) -> None:
+        """Start everything; returns when servers accept and all processes have been started.
+
+        Raises LocalServerError or FolderTakenError, with everything already started stopped again.
+        """
+        with self._stack:
+            options = self.options
+            data = options.data or self._stack.enter_context(TemporaryFolder("fencepost-fleet-"))
+            progress("starting Postgres")
+            settings = {"max_connections": "300", **options.postgres_settings}
+            self.postgres = self._stack.enter_context(
+                LocalPostgres.start(data / "postgres", settings=settings, fsync=options.fsync)
+            )
+            progress("starting Valkey")
+            self.valkey = self._stack.enter_context(LocalValkey.start(data / "valkey"))
+            progress("migrating the ledger")
+            self.database = prepare_database(self.postgres, "fencepost", movable_clock=options.movable_clock)
+            if options.sandbox:
+                progress("starting the sandbox")
+                box = SandboxProcess(data / "sandbox", faults=options.sandbox_faults)
+                self.sandbox = self._stack.enter_context(box)
+            progress("starting relays and workers")
+            out = options.out or sys.stdout
+            self.group = self._stack.enter_context(ProcessGroup(out=out))
+            self._add_processes()
+            self._stack = self._stack.pop_all()
+
+    def stop(self) -> None:
+        """Stop everything. May be called again."""
+        self._stack.close()
+
+    def count(self, role: str) -> int:
+        """How many processes of a role this fleet has."""
+        return self.options.scale.get(role, 1)
+
+    def names(self, role: str) -> list[str]:
+        """The names of a role's processes."""
+        total = self.count(role)
+        return [role] if total == 1 else [f"{role}-{n}" for n in range(1, total + 1)]
+
+    def _add_processes(self) -> None:
+        for name in self.names("relay"):
+            self.add(name, [sys.executable, "-m", "fencepost_relay"], "relay")
+        for queue in Queue:
+            for name in self.names(queue):
+                self.add(name, [sys.executable, "-m", "fencepost_workers", queue, name], "worker")
+        if self.options.flower:
+            self._add_flower()
+
+    def _add_flower(self) -> None:
+        port = free_port()
+        self.flower_url = f"http://127.0.0.1:{port}"
+        command = [sys.executable, "-m", "celery", "-A", "fencepost_workers.celery", "flower"]
+        command += ["--address=127.0.0.1", f"--port={port}", "--logging=warning"]
+        # Loopback only, and its API reads only.
+        self.add("flower", command, "reader", {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"})
+
+    def add(self, name: str, argv: list[str], role: str, env: Mapping[str, str] | None = None) -> None:
+        """Start a process of this fleet under a role's login."""
+        extra = self.options.env_of.get(name, {})
+        self.group.add(name, argv, {**self.env(role), **(env or {}), **extra})
+
+    def env(self, role: str) -> dict[str, str]:
+        """The environment of a process with a role's login; for your own producers and readers as well."""
+        found = {
+            "FENCEPOST_DSN": self.database.dsns[role],
+            "FENCEPOST_REDIS_URL": self.valkey.url(),
+            "FENCEPOST_APP": self.options.app,
+        }
+        if self.sandbox is not None:
+            found["FENCEPOST_SANDBOX_URL"] = self.sandbox.url
+        return {**found, **self.options.env}
+
+    def pids(self, role: str | None = None) -> dict[str, int]:
+        """Process ids by name, of those that run at this moment."""
+        pids = self.group.pids()
+        return pids if role is None else {n: p for n, p in pids.items() if n in self.names(role)}
+
+    def signal(self, name: str, number: int) -> int:
+        """Send a signal to a process by name; its pid. Raises KeyError for one between two lives."""
+        pid = self.group.pids()[name]
+        os.kill(pid, number)
+        return pid
+
+    def kill(self, name: str) -> int:
+        """SIGKILL a process; the group starts it again."""
+        return self.signal(name, signal.SIGKILL)
+
+    def connect(self, role: str = "owner") -> psycopg.Connection[Any]:
+        """A session of your own, autocommit; `owner` may do anything."""
+        dsn = self.database.owner if role == "owner" else self.database.dsns[role]
+        return psycopg.connect(dsn, autocommit=True)
+
+    def wait_ready(self, within_s: float = READY_WITHIN_S) -> None:
+        """Wait until every worker has stamped itself. Raises TimeoutError naming who is missing."""
+        until = time.monotonic() + within_s
+        with self.connect("reader") as connection:
+            while True:
+                rows = connection.execute(
+                    "SELECT role, count(*) FROM fencepost.workers WHERE ended_at IS NULL GROUP BY role"
+                ).fetchall()
+                alive = dict(rows)
+                missing = [q for q in Queue if alive.get(str(q), 0) < self.count(q)]
+                if not missing:
+                    return
+                if time.monotonic() > until:
+                    raise TimeoutError(f"not ready after {within_s:g} s: {', '.join(missing)}")
+                time.sleep(0.05)
+
+
+def new_seed() -> int:
+    """A seed to print, so that what it led to can be asked for again."""
+    return secrets.randbelow(1 << 31)
