@@ -131,9 +131,11 @@ def test_a_folder_left_by_a_crash_is_taken_up_again(tmp_path: Path) -> None:
         eventually(lambda: not server.is_alive(), "the server is dead")
     pid_file = folder / "pgdata" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
-    pid_file.write_text("\n".join([str(os.getpid()), *lines[1:]]) + "\n")  # the number now belongs to another
+    other = Leashed(["/bin/sleep", "1000"], identity=installation.nobody())  # of the same user as the server
+    pid_file.write_text("\n".join([str(other.pid), *lines[1:]]) + "\n")  # the number now belongs to another
     with LocalPostgres.start(folder) as server, psycopg.connect(server.superuser_dsn) as connection:
         assert connection.execute("SELECT number FROM kept").fetchone() == (7,)
+    other.stop()
 
 
 def test_a_second_server_on_the_same_folder_is_refused(postgres: LocalPostgres) -> None:
