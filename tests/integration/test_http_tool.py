@@ -372,14 +372,33 @@ def test_the_stored_bytes_are_sent_with_our_headers_around_them() -> None:
         assert line in lines
 
 
+@pytest.mark.parametrize("path", ["/", "/100%/a'(b)%2fc;d=e,f", "/a//b/~x%7e", "/ä|b[c]^{d}"])
+def test_a_target_is_sent_as_it_is_stored(path: str) -> None:
+    async def scenario() -> tuple[str, bytes]:
+        async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
+            stored = server.stored(Request.get(path, query={"q'": "a'b%c/+ ~ä"}))
+            await send(engine, stored)
+            return stored.target.partition(str(server.port))[2], server.requests[0]
+
+    target, request = asyncio.run(scenario())
+    assert request.split(b" ")[1] == target.encode()
+
+
 def test_a_repeat_is_the_same_request_byte_for_byte() -> None:
     _, server = sent_to(says("200 OK"), times=2)
     assert server.requests[0] == server.requests[1]
 
 
 def test_no_cookie_is_carried_from_one_answer_to_another_request() -> None:
-    _, server = sent_to(says("200 OK", b"{}", "Set-Cookie: session=1; Path=/"), times=2)
-    assert b"cookie" not in server.requests[1].lower()
+    async def scenario() -> None:
+        cookie = says("200 OK", b"{}", "Set-Cookie: session=1; Path=/")
+        async with RawServer([cookie]) as server, HttpEngine() as engine:
+            await send(engine, server.stored())
+            await send(engine, server.stored())
+            assert b"cookie" not in server.requests[1].lower()
+            assert not list(engine._client.cookies.jar)
+
+    asyncio.run(scenario())
 
 
 def test_proxies_and_credentials_of_the_environment_are_ignored(

@@ -141,8 +141,15 @@ def test_a_coroutine_that_takes_too_long_is_cancelled_and_left_behind(executor: 
             history.append("cancelled")
         return "too late"
 
-    assert run(stubborn, executor, left=0.01) == Unsure("timeout", "no result within 0.010 s")
-    assert history == ["cancelled"]
+    async def scenario() -> Outcome:
+        tool = dataclasses.replace(close_day.tool, function=stubborn)
+        outcome = await run_python(tool, ARGS, attempt(0.01), executor)
+        await asyncio.sleep(0)
+        history.append("loop still running")
+        return outcome
+
+    assert asyncio.run(scenario()) == Unsure("timeout", "no result within 0.010 s")
+    assert history == ["cancelled", "loop still running"]
 
 
 def test_a_tool_that_never_got_a_thread_is_refused(executor: ThreadPoolExecutor) -> None:

@@ -12,7 +12,6 @@ from datetime import datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, Final, Literal, Self
-from urllib.parse import urlsplit
 
 import httpx2
 
@@ -132,7 +131,7 @@ class HttpEngine:
             await wire.drop_unused()
 
     async def _exchange(self, request: httpx2.Request) -> Response:
-        response = await self._client.send(request, stream=True, auth=None, follow_redirects=False)
+        response = await self._client.send(request, stream=True)
         try:
             body = bytearray()
             async for chunk in response.aiter_raw():
@@ -172,13 +171,9 @@ def _request(stored: StoredRequest, headers: list[tuple[str, str]], wire: _Wire)
     if not any(name.lower() == "user-agent" for name, _ in headers):
         headers.append(("User-Agent", "fencepost"))
     headers.append(("Accept-Encoding", "identity"))  # what is read is what was sent, and never a bomb
-    parts = urlsplit(stored.target)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    # The target as stored: the client's own URL type may spell it differently.
-    extensions = {"trace": wire, "target": target.encode("ascii")}
     content = stored.body or None
     return httpx2.Request(
-        stored.method, stored.target, headers=headers, content=content, extensions=extensions
+        stored.method, stored.target, headers=headers, content=content, extensions={"trace": wire}
     )
 
 
