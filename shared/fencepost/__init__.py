@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from fencepost.app import App, load_app
     from fencepost.authority import AuthorizationDecision, AuthorizationRequest
     from fencepost.budgets import Budget
+    from fencepost.client import Client, Enqueued
     from fencepost.contracts import (
         AfterTakeover,
         Contract,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
         Unreachable,
         UsageError,
     )
+    from fencepost.ledger.listings import RunInfo
+    from fencepost.runrequest import RunRequest
     from fencepost.tools import (
         PER_PROPOSAL,
         Absent,
@@ -54,11 +57,13 @@ __all__ = [
     "AuthorizationRequest",
     "Budget",
     "CallView",
+    "Client",
     "Conflict",
     "Context",
     "Contract",
     "Dedupes",
     "Effect",
+    "Enqueued",
     "FencepostError",
     "FirstFailure",
     "Found",
@@ -72,6 +77,8 @@ __all__ = [
     "Proposal",
     "Request",
     "Response",
+    "RunInfo",
+    "RunRequest",
     "ScriptError",
     "Turn",
     "Unclear",
@@ -87,8 +94,11 @@ _HOMES = {
     "fencepost.app": "App load_app",
     "fencepost.authority": "AuthorizationDecision AuthorizationRequest",
     "fencepost.budgets": "Budget",
+    "fencepost.client": "Client Enqueued",
     "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",
     "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
+    "fencepost.ledger.listings": "RunInfo",
+    "fencepost.runrequest": "RunRequest",
     "fencepost.tools": (
         "PER_PROPOSAL Absent Attempt CallView Context Found OnStop Proposal Request Response Turn Unclear"
     ),

@@ -32,8 +32,15 @@ def succeed(bench: Bench, run: UUID, call: UUID, data: bytes = b'{"id":"d-1"}') 
     assert isinstance(send, c.Send), send
     payload = kept(data)
     record = c.RecordOutcome(
-        id=uuid7(), tenant=TENANT, run=run, term=term, call=call, attempt=send.attempt,
-        outcome=Applied(data.decode(), "d-1"), result=payload, payloads=(payload,),
+        id=uuid7(),
+        tenant=TENANT,
+        run=run,
+        term=term,
+        call=call,
+        attempt=send.attempt,
+        outcome=Applied(data.decode(), "d-1"),
+        result=payload,
+        payloads=(payload,),
     )
     assert bench.one(record) == c.Done("SUCCEEDED")
 

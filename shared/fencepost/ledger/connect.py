@@ -33,6 +33,8 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
         )
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
+    except psycopg.ProgrammingError as error:  # what libpq says of a DSN it cannot read
+        raise UsageError(f"{redact(dsn)!r} is no DSN of a Postgres: {redact(str(error).strip())}") from None
 
 
 class Pool:
@@ -81,8 +83,17 @@ def translate(error: psycopg.Error, dsn: str) -> Exception:
     text = str(error).strip().splitlines()
     reason = text[-1] if text else type(error).__name__
     where = redact(dsn)
-    if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName):
+    if isinstance(
+        error,
+        psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName,
+    ):
         return NotFound(f"there is no ledger at {where}: run `fencepost migrate` first ({reason})")
+    if isinstance(error, psycopg.errors.UndefinedColumn):
+        return NotFound(
+            f"the ledger at {where} is of another version: run `fencepost migrate` first ({reason})"
+        )
+    if isinstance(error, psycopg.errors.InsufficientPrivilege):
+        return UsageError(f"this login may not do that at {where}: {text[0]}; use the DSN of another role")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         if "authentication failed" in reason or "does not exist" in reason:
             return UsageError(f"Postgres at {where} refuses the login: {reason}; check FENCEPOST_DSN")

@@ -1,0 +1,361 @@
+"""The producer's and the operator's way in from Python: enqueue runs, look at them, wait, cancel, repair.
+
+Sending is idempotent by run key: the same request again returns the run that is there, another request under
+the same key is a `Conflict`. So whatever interrupts a producer, sending the same again is safe.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, Self
+from uuid import UUID
+
+import psycopg
+
+from fencepost import commands
+from fencepost.budgets import Budget
+from fencepost.canonical import sanitize
+from fencepost.clock import uuid7
+from fencepost.errors import Conflict, FencepostError, NotFound, Unreachable, UsageError
+from fencepost.ledger import listings
+from fencepost.ledger.connect import Connection, Pool, translate
+from fencepost.ledger.find import find_call
+from fencepost.ledger.listings import RunInfo
+from fencepost.runrequest import RunRequest
+from fencepost.settings import load_settings, redact
+from fencepost.tools import OnStop
+
+if TYPE_CHECKING:
+    from fencepost.doorbell import Doorbell
+    from fencepost.ledger.apply import Ledger
+
+BATCH: Final = 500
+"""Runs per statement and transaction at most."""
+_BATCH_CHARACTERS: Final = 8 * 1024 * 1024
+_TRIES: Final = 5
+_TRY_AGAIN_AFTER_S: Final = 0.1  # times a random number
+_TRY_AGAIN_STATES: Final = ("40P01", "40001", "55P03")  # deadlock, serialisation, lock timeout
+_CONFLICT: Final = "FP409"
+_REFUSED: Final = "FP422"
+_FIRST_LOOK_S: Final = 0.02
+_LOOK_EVERY_S: Final = 0.5
+
+_ENQUEUE = """
+SELECT e.run, e.created
+FROM unnest(%s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::text[]::jsonb[],
+            %s::interval[], %s::text[]::jsonb[], %s::text[], %s::uuid[]) WITH ORDINALITY
+     AS r (tenant, run_key, planner, version, principal, input, deadline, budget, on_stop, id, n)
+CROSS JOIN LATERAL fencepost.enqueue_run(r.tenant, r.run_key, r.planner, r.version, r.principal, r.input,
+                                         r.deadline, r.budget, r.on_stop, r.id) AS e
+ORDER BY r.n
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The run of a request; `created` is False where the same request had been sent before."""
+
+    run_id: UUID
+    created: bool
+
+
+class Client:
+    """A connection to the ledger, opened when it is needed. Close it, or use it as a context manager.
+
+    `dsn` defaults to FENCEPOST_DSN; a producer's login is enough to enqueue and look, `cancel` and `repair`
+    need an operator's. With `redis_url` (FENCEPOST_REDIS_URL) the relay is woken after each commit; else it
+    looks within a quarter of a second. Safe for many threads. Raises `Unreachable`, and `UsageError` for a
+    wrong login.
+    """
+
+    def __init__(self, dsn: str | None = None, redis_url: str | None = None, *, pool_size: int = 4) -> None:
+        given = {"dsn": dsn, "redis_url": redis_url}
+        settings = load_settings(**{name: value for name, value in given.items() if value is not None})
+        settings.need("dsn")
+        self._dsn = settings.dsn
+        self._bell = _doorbell(settings.redis_url)
+        self._pool = Pool(self._dsn, "fencepost client", pool_size)
+        self._ledger: Ledger | None = None
+
+    def enqueue(
+        self,
+        planner: str,
+        input: Any,  # noqa: A002 - what it is called everywhere
+        *,
+        run_key: str,
+        tenant: str,
+        principal: str,
+        deadline: timedelta,
+        version: int = 1,
+        budget: Budget | None = None,
+        on_stop: OnStop = OnStop.COMPENSATE,
+    ) -> Enqueued:
+        """Have a run carried out; returned means committed.
+
+        UsageError for a request that cannot be, `Conflict` where the run key belongs to another request.
+        """
+        request = RunRequest(
+            planner=planner,
+            input=input,
+            run_key=run_key,
+            tenant=tenant,
+            principal=principal,
+            deadline=deadline,
+            version=version,
+            budget=budget,
+            on_stop=on_stop,
+        )
+        (outcome,) = self.enqueue_many([request])
+        if isinstance(outcome, Conflict):
+            raise outcome
+        return outcome
+
+    def enqueue_many(self, requests: Iterable[RunRequest]) -> list[Enqueued | Conflict]:
+        """Enqueue any number of requests; one outcome each, in order.
+
+        Sent in batches of at most 500, each one transaction: an error leaves whole batches enqueued, and
+        sending everything again is safe. A conflict is that request's outcome and costs the others nothing.
+        """
+        outcomes: list[Enqueued | Conflict] = []
+        for batch in _batches(requests):
+            outcomes += self._enqueue(batch)
+        return outcomes
+
+    def run(self, run_id: UUID | str) -> RunInfo:
+        """Where the run stands. NotFound if there is none."""
+        return self._runs([_as_id(run_id)])[0]
+
+    def wait(self, run_ids: Iterable[UUID | str], timeout: timedelta) -> list[RunInfo]:
+        """Wait until all these runs have ended; where they ended, in order.
+
+        TimeoutError if one has not in time; one that waits for a person does not. NotFound for an unknown id.
+        """
+        wanted = [_as_id(run_id) for run_id in run_ids]
+        ended: dict[UUID, RunInfo] = {}
+        end, pause = time.monotonic() + timeout.total_seconds(), _FIRST_LOOK_S
+        missing = list(dict.fromkeys(wanted))
+        while missing:
+            found = self._runs(missing)
+            ended |= {info.run_id: info for info in found if info.ended}
+            missing = [info.run_id for info in found if not info.ended]
+            left = end - time.monotonic()
+            if missing and left <= 0:
+                raise TimeoutError(f"{_unended(found)} after {timeout}")
+            if missing:
+                time.sleep(min(pause, left))
+                pause = min(2 * pause, _LOOK_EVERY_S)
+        return [ended[run_id] for run_id in wanted]
+
+    def cancel(self, run_id: UUID | str, by: str, reason: str) -> RunInfo:
+        """Stop a run, with an operator's login; where it stands then. FencepostError if it has ended already.
+
+        Nothing unsent is sent, what is in flight settles first; its effects are offset if it asks for that.
+        """
+        info = self.run(run_id)
+        command = commands.RequestCancel(
+            id=uuid7(),
+            tenant=info.tenant,
+            run=info.run_id,
+            by=_words("by", by),
+            reason=_words("reason", reason),
+        )
+        answer = self._apply(command)
+        info = self.run(info.run_id)
+        if isinstance(answer, commands.Gone):
+            raise FencepostError(f"run {info.run_id} has ended {info.status}: there is nothing to cancel")
+        return info
+
+    def repair(
+        self, call_id: UUID | str, decision: str, by: str, reason: str, receipt: str | None = None
+    ) -> str:
+        """Settle a call that waits for a person; the state it is in then.
+
+        `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
+        ACCEPTED_UNKNOWN. FencepostError, saying why, if that cannot be decided now; an operator's login.
+        """
+        if decision not in _DECISIONS:
+            raise UsageError(f"a repair decides {', '.join(_DECISIONS)}, not {sanitize(decision, 40)}")
+        with self._connection() as connection:
+            found = find_call(connection, str(_as_id(call_id)))
+        command = commands.DecideRepair(
+            id=uuid7(),
+            tenant=found.tenant,
+            run=found.run,
+            call=found.call,
+            decision=decision,
+            by=_words("by", by),
+            reason=_words("reason", reason),
+            receipt=receipt,
+        )
+        answer = self._apply(command)
+        return answer.state if isinstance(answer, commands.Done) else found.state
+
+    def close(self) -> None:
+        """Let go of Postgres and Redis; the last ring of the doorbell is still sent."""
+        self._pool.close()
+        if self._bell is not None:
+            self._bell.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def _connection(self) -> Iterator[Connection]:
+        try:
+            with self._pool.connection() as connection:
+                yield connection
+        except psycopg.Error as error:
+            raise _explained(error, self._dsn) from error
+
+    def _runs(self, wanted: Sequence[UUID]) -> list[RunInfo]:
+        with self._connection() as connection:
+            found = {info.run_id: info for info in listings.runs_by_id(connection, wanted)}
+        if missing := next((run_id for run_id in wanted if run_id not in found), None):
+            raise NotFound(f"there is no run {missing}")
+        return [found[run_id] for run_id in wanted]
+
+    def _apply(self, command: commands.Command) -> commands.Answer:
+        try:
+            (answer,) = self._office().apply([command])
+        except psycopg.Error as error:
+            raise _explained(error, self._dsn) from error
+        if isinstance(answer, commands.Denied | commands.Broken):
+            raise FencepostError(answer.why)
+        return answer
+
+    def _office(self) -> Ledger:
+        """The write path for a person's decisions, which need to know no tools, planners or policies."""
+        if self._ledger is None:
+            from fencepost.authority import AllowList
+            from fencepost.decide.fold import Known
+            from fencepost.ledger.apply import Ledger
+
+            known = Known(
+                tool=lambda _name, _version: None,
+                planner=lambda _name, _version: False,
+                authority=AllowList(()),
+            )
+            self._ledger = Ledger(self._pool, known, ring=self._ring)
+        return self._ledger
+
+    def _ring(self) -> None:
+        if self._bell is not None:
+            self._bell.ring()
+
+    def _enqueue(self, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
+        # In the order of keys: two producers of the same runs wait for each other, but never in a ring.
+        order = sorted(range(len(batch)), key=lambda n: (batch[n].tenant, batch[n].run_key))
+        sent = self._sent([batch[n] for n in order])
+        self._ring()
+        outcomes = dict(zip(order, sent, strict=True))
+        return [outcomes[n] for n in range(len(batch))]
+
+    def _sent(self, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
+        for left in reversed(range(_TRIES)):
+            try:
+                with self._pool.connection() as connection:
+                    return _halving(connection, batch)
+            except psycopg.Error as error:
+                if error.sqlstate not in _TRY_AGAIN_STATES or not left:
+                    raise _explained(error, self._dsn) from error
+                time.sleep(_TRY_AGAIN_AFTER_S * random.random())
+            except Unreachable as error:
+                raise Unreachable(f"{error}; sending the same again is safe") from error
+        raise AssertionError
+
+
+_DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN")
+
+
+def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
+    """Enqueue inside the open transaction; halved at each conflict, until those that cause it stand alone."""
+    try:
+        with connection.transaction():
+            rows = connection.execute(_ENQUEUE, _columns(batch)).fetchall()
+    except psycopg.Error as error:
+        if error.sqlstate != _CONFLICT:
+            raise
+        if len(batch) == 1:
+            return [_conflict(batch[0])]
+        half = len(batch) // 2
+        return _halving(connection, batch[:half]) + _halving(connection, batch[half:])
+    return [Enqueued(run, created) for run, created in rows]
+
+
+def _columns(batch: Sequence[RunRequest]) -> tuple[list[Any], ...]:
+    fields = ("tenant", "run_key", "planner", "version", "principal", "input_text", "deadline", "budget_text")
+    columns = [[getattr(request, name) for request in batch] for name in fields]
+    return (*columns, [str(request.on_stop) for request in batch], [uuid7() for _ in batch])
+
+
+def _conflict(request: RunRequest) -> Conflict:
+    return Conflict(
+        f"run key {sanitize(request.run_key, 200)} of tenant {sanitize(request.tenant, 100)} is taken by "
+        "another request (input, planner, version, principal, deadline, budget and on_stop count): "
+        "use another run key, or send what was sent first"
+    )
+
+
+def _batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
+    batch: list[RunRequest] = []
+    size = 0
+    for request in requests:
+        if batch and (len(batch) == BATCH or size + len(request.input_text) > _BATCH_CHARACTERS):
+            yield batch
+            batch, size = [], 0
+        batch.append(request)
+        size += len(request.input_text)
+    if batch:
+        yield batch
+
+
+def _explained(error: psycopg.Error, dsn: str) -> Exception:
+    """A refusal of the ledger's own as the error it stands for; otherwise what `translate` makes of it."""
+    if error.sqlstate == _REFUSED:
+        return UsageError(error.diag.message_primary or str(error))
+    if error.sqlstate in _TRY_AGAIN_STATES:
+        return Unreachable(
+            f"Postgres at {redact(dsn)}: another transaction held on to the same rows for too long"
+        )
+    explained = translate(error, dsn)
+    if isinstance(explained, psycopg.Error):
+        return FencepostError(f"Postgres at {redact(dsn)} says: {redact(str(error).splitlines()[0])}")
+    return explained
+
+
+def _as_id(value: UUID | str) -> UUID:
+    try:
+        return value if isinstance(value, UUID) else UUID(value)
+    except ValueError:
+        raise UsageError(f"{sanitize(value, 60)} is no id of a run or call") from None
+
+
+def _unended(found: Sequence[RunInfo]) -> str:
+    left = [info for info in found if not info.ended]
+    more = f" and {len(left) - 1} more have" if len(left) > 1 else " has"
+    return f"run {left[0].run_id} ({left[0].status}){more} not ended"
+
+
+def _words(name: str, text: str) -> str:
+    if not text.strip():
+        raise UsageError(f"say {name}: it goes into the history")
+    return sanitize(text, 1000)
+
+
+def _doorbell(url: str) -> Doorbell | None:
+    if not url:
+        return None
+    from fencepost.doorbell import Doorbell
+
+    try:
+        return Doorbell(url)
+    except ValueError as error:
+        raise UsageError(f"FENCEPOST_REDIS_URL is no address of a Redis: {redact(str(error))}") from None

@@ -1,0 +1,82 @@
+"""Which run or call a person means: by id, by the unique beginning of an id, a run also by its run key."""
+
+from __future__ import annotations
+
+import re
+from uuid import UUID
+
+from fencepost.canonical import sanitize
+from fencepost.errors import NotFound, UsageError
+from fencepost.ledger.connect import Connection
+from fencepost.ledger.listings import CallRef
+from fencepost.ledger.reads import Subject
+
+_HEX = re.compile(r"[0-9a-f]{4,32}")
+_SHOWN = 5  # candidates an ambiguous answer names
+
+_RUNS = """
+SELECT tenant, id, run_key, run_key = %(text)s FROM fencepost.runs
+WHERE (run_key = %(text)s OR id BETWEEN %(low)s AND %(high)s)
+  AND (tenant = %(tenant)s OR %(tenant)s::text IS NULL)
+ORDER BY run_key = %(text)s DESC, tenant, id LIMIT %(limit)s
+"""
+_CALLS = """
+SELECT tenant, run, id, state, label, tool FROM fencepost.calls
+WHERE id BETWEEN %(low)s AND %(high)s AND (tenant = %(tenant)s OR %(tenant)s::text IS NULL)
+ORDER BY tenant, id LIMIT %(limit)s
+"""
+
+
+def find_run(connection: Connection, text: str, tenant: str | None = None) -> Subject:
+    """The one run of this run key, id or beginning of an id (four digits or more); a run key goes first.
+
+    NotFound if there is none, UsageError naming some of them if there are several.
+    """
+    low, high = id_range(text)
+    parameters = {"text": text, "low": low, "high": high, "tenant": tenant, "limit": _SHOWN + 1}
+    found = connection.execute(_RUNS, parameters).fetchall()
+    keyed = [row for row in found if row[3]]
+    candidates = keyed or found
+    if not candidates:
+        raise NotFound(f"there is no run {_name(text)}{_within(tenant)}")
+    if len(candidates) > 1:
+        described = [f"{run} ({_name(key)} of tenant {_name(owner)})" for owner, run, key, _ in candidates]
+        hint = "give the tenant as well" if keyed else "give more of the id"
+        raise UsageError(f"{_name(text)} names several runs: {_listed(described)}; {hint}")
+    return candidates[0][0], candidates[0][1]
+
+
+def find_call(connection: Connection, text: str, tenant: str | None = None) -> CallRef:
+    """The one call of this id or beginning of an id (four digits or more).
+
+    NotFound if there is none, UsageError naming some of them if there are several.
+    """
+    low, high = id_range(text)
+    parameters = {"low": low, "high": high, "tenant": tenant, "limit": _SHOWN + 1}
+    found = connection.execute(_CALLS, parameters).fetchall()
+    if not found:
+        raise NotFound(f"there is no call {_name(text)}{_within(tenant)}")
+    if len(found) > 1:
+        described = [f"{call} ({_name(tool)} {_name(label)})" for _, _, call, _, label, tool in found]
+        raise UsageError(f"{_name(text)} names several calls: {_listed(described)}; give more of the id")
+    return CallRef(*found[0][:4])
+
+
+def id_range(text: str) -> tuple[UUID | None, UUID | None]:
+    """The first and last id that begin with `text`; None twice if none can, so that nothing lies between."""
+    digits = text.strip().lower().replace("-", "")
+    if not _HEX.fullmatch(digits):
+        return None, None
+    return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
+
+
+def _name(text: str) -> str:
+    return sanitize(text, 60) or "''"
+
+
+def _within(tenant: str | None) -> str:
+    return "" if tenant is None else f" of tenant {_name(tenant)}"
+
+
+def _listed(described: list[str]) -> str:
+    return ", ".join(described[:_SHOWN]) + (" and more" if len(described) > _SHOWN else "")

@@ -1,0 +1,326 @@
+"""What people read of the ledger: runs, one run's whole history, what is unresolved, workers, the outbox.
+
+Read-only. Ages are judged by the ledger's clock, which every answer that needs it carries as `now`. What one
+function returns is consistent in itself. A producer's login may list runs, a reader's may read everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost.clock import NEVER
+from fencepost.events import Event
+from fencepost.ledger import rows
+from fencepost.ledger.connect import Connection
+from fencepost.states import RUN_ENDS
+from fencepost.subjects import Call, Run
+
+OVERDUE: Final = timedelta(minutes=1)
+"""A step that has been due for longer than this is stuck: nobody takes it."""
+
+_RUN_INFO: Final = """
+r.id, r.tenant, r.run_key, r.planner, r.planner_version, r.principal, r.status, r.stop_reason, r.stop_detail,
+r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.created_at, r.deadline, r.preview
+"""
+_STUCK: Final = """
+(r.repairs > 0 OR EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.run = r.id
+                          AND o.due_at < fencepost.now() - %(overdue)s::interval))
+"""
+_HISTORY_RUN: Final = f"""
+SELECT {rows.select("runs", rows.RUN_COLUMNS)} FROM fencepost.runs WHERE tenant = %(tenant)s AND id = %(run)s
+"""
+_HISTORY_CALLS: Final = f"""
+SELECT {rows.select("calls", rows.CALL_COLUMNS)} FROM fencepost.calls
+WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY turn, ordinal, id
+"""
+_HISTORY_EVENTS: Final = f"""
+SELECT {rows.select("events", rows.EVENT_COLUMNS)} FROM fencepost.events
+WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY seq
+"""
+_HISTORY_STEPS: Final = """
+SELECT subject, kind, run, queue, generation, due_at, publish_at, publish_count, takeovers, worker, fence
+FROM fencepost.outbox WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY due_at, subject
+"""
+_HISTORY_EVIDENCE: Final = """
+SELECT call, attempt, owner, fence, applied, receipt, result, code, recorded_at FROM fencepost.evidence
+WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY recorded_at, id
+"""
+_WORKER: Final = "w.token, w.role, w.host, w.pid, w.started_at, w.last_seen, w.ended_at"
+_HISTORY_WORKERS: Final = f"""
+SELECT {_WORKER} FROM fencepost.workers w WHERE w.token IN (
+    SELECT worker FROM fencepost.outbox WHERE tenant = %(tenant)s AND run = %(run)s
+    UNION SELECT body ->> 'worker' FROM fencepost.events
+    WHERE tenant = %(tenant)s AND run = %(run)s AND type = 'LeaseAcquired')
+"""
+# Written so that the partial index over open and doubtful calls serves it.
+_UNRESOLVED: Final = """
+SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.state, c.doubt, c.attempts,
+       c.operation, c.arguments, c.request, c.lookup, c.asks, c.error, c.in_flight_until, c.quiet_at,
+       c.reconcile_until,
+       (SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant AND e.run = c.run
+        AND e.call = c.id AND e.type IN ('ToolOutcomeMarkedUnknown', 'RepairRequested')),
+       o.queue, o.due_at
+FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
+LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
+WHERE (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
+  AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
+ORDER BY 20, c.tenant, c.id LIMIT %(limit)s
+"""
+_WORKERS: Final = f"""
+SELECT {_WORKER}, (SELECT count(*) FROM fencepost.outbox o WHERE o.worker = w.token)
+FROM fencepost.workers w WHERE %(all)s OR w.ended_at IS NULL
+ORDER BY w.ended_at IS NOT NULL, w.role, w.started_at
+"""
+_QUEUES: Final = """
+SELECT queue, count(*), count(*) FILTER (WHERE due_at <= now), min(due_at) FILTER (WHERE due_at <= now),
+       count(*) FILTER (WHERE worker IS NOT NULL), count(*) FILTER (WHERE publish_count > 1),
+       count(*) FILTER (WHERE due_at >= %(never)s),
+       min(due_at) FILTER (WHERE due_at > now AND due_at < %(never)s)
+FROM fencepost.outbox, (SELECT fencepost.now() AS now) AS clock GROUP BY queue
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Where a run stands.
+
+    `open` calls have not ended; of them `unsettled` are being sent or unknown, `repairs` wait for a person.
+    `effects` are its own committed effects that were not offset; `preview` is the result, cut short.
+    """
+
+    run_id: UUID
+    tenant: str
+    run_key: str
+    planner: str
+    planner_version: int
+    principal: str
+    status: str
+    stop_reason: str | None
+    stop_detail: str | None
+    turn: int
+    calls: int
+    attempts: int
+    open: int
+    unsettled: int
+    repairs: int
+    effects: int
+    created_at: datetime
+    deadline: datetime
+    preview: str | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing plans any more: COMPLETED, or STOPPED."""
+        return self.status in RUN_ENDS
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the run can go on only after a person has settled a call."""
+        return not self.ended and 0 < self.repairs == self.open
+
+
+@dataclass(frozen=True, slots=True)
+class CallRef:
+    """Which call is meant, and its state when it was looked for."""
+
+    tenant: str
+    run: UUID
+    call: UUID
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class NextStep:
+    """An outbox row: what happens next to a run or call, and when."""
+
+    subject: UUID
+    kind: str
+    run: UUID
+    queue: str
+    generation: int
+    due_at: datetime
+    publish_at: datetime
+    publish_count: int
+    takeovers: int
+    worker: str | None
+    fence: int
+
+
+@dataclass(frozen=True, slots=True)
+class FiledEvidence:
+    """What a fenced-out worker reported of an attempt."""
+
+    call: UUID
+    attempt: int
+    owner: str
+    fence: int
+    applied: bool
+    receipt: str | None
+    result: str | None
+    code: str
+    recorded_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A process that claims. `held` counts what is under its terms; `ended_at` is set once it is gone."""
+
+    token: str
+    role: str
+    host: str
+    pid: int
+    started_at: datetime
+    last_seen: datetime
+    ended_at: datetime | None
+    held: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """One run with all that belongs to it, of one instant; `workers` by token, as far as they are known."""
+
+    now: datetime
+    run: Run
+    calls: tuple[Call, ...]
+    events: tuple[Event, ...]
+    steps: tuple[NextStep, ...]
+    evidence: tuple[FiledEvidence, ...]
+    workers: Mapping[str, WorkerInfo]
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A call of which nobody knows whether its effect happened: since when, what was sent, what was learnt.
+
+    `queue` and `due_at` say what happens next; NEEDS_REPAIR is due at `clock.NEVER`, it waits for a person.
+    """
+
+    tenant: str
+    run: UUID
+    run_key: str
+    call: UUID
+    label: str
+    tool: str
+    tool_version: int
+    state: str
+    doubt: bool
+    attempts: int
+    operation: str | None
+    arguments: str
+    request: str | None
+    lookup: str | None
+    asks: int
+    error: str | None
+    in_flight_until: datetime | None
+    quiet_at: datetime | None
+    reconcile_until: datetime | None
+    since: datetime | None
+    queue: str | None
+    due_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """The outbox rows of one queue; `waiting` are due when a person acts; `republished` were sent twice."""
+
+    queue: str
+    rows: int
+    due: int
+    oldest_due_at: datetime | None
+    held: int
+    republished: int
+    waiting: int
+    next_due_at: datetime | None
+
+
+def now(connection: Connection) -> datetime:
+    """The ledger's time (R6)."""
+    row = connection.execute("SELECT fencepost.now()").fetchone()
+    assert row is not None  # noqa: S101 - a function always answers
+    moment: datetime = row[0]
+    return moment
+
+
+def runs_by_id(connection: Connection, ids: Sequence[UUID]) -> list[RunInfo]:
+    """These runs, in no order; what is not there is left out."""
+    found = connection.execute(f"SELECT {_RUN_INFO} FROM fencepost.runs r WHERE r.id = ANY(%s)", [list(ids)])
+    return [RunInfo(*row) for row in found]
+
+
+def list_runs(
+    connection: Connection,
+    *,
+    status: Sequence[str] = (),
+    tenant: str | None = None,
+    stuck: bool = False,
+    limit: int = 50,
+) -> list[RunInfo]:
+    """The newest runs; with `stuck` those that wait for a person or for a step nobody takes."""
+    conditions = ["true"]
+    if status:
+        conditions.append("r.status = ANY(%(status)s)")
+    if tenant is not None:
+        conditions.append("r.tenant = %(tenant)s")
+    if stuck:
+        conditions.append(_STUCK)
+    found = connection.execute(
+        f"SELECT {_RUN_INFO} FROM fencepost.runs r WHERE {' AND '.join(conditions)}"
+        " ORDER BY r.created_at DESC, r.id DESC LIMIT %(limit)s",
+        {"status": list(status), "tenant": tenant, "overdue": OVERDUE, "limit": limit},
+    )
+    return [RunInfo(*row) for row in found]
+
+
+def history(connection: Connection, tenant: str, run: UUID) -> History | None:
+    """Everything about one run, of one snapshot; None if there is none. Ends the connection's transaction."""
+    of_run = {"tenant": tenant, "run": run}
+    connection.rollback()  # a snapshot can only be asked for at the start
+    with connection.transaction(), connection.pipeline():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        reads = [
+            connection.execute(statement, of_run)
+            for statement in (
+                "SELECT fencepost.now()",
+                _HISTORY_RUN,
+                _HISTORY_CALLS,
+                _HISTORY_EVENTS,
+                _HISTORY_STEPS,
+                _HISTORY_EVIDENCE,
+                _HISTORY_WORKERS,
+            )
+        ]
+        clock, runs, calls, events, steps, evidence, workers = (read.fetchall() for read in reads)
+    if not runs:
+        return None
+    return History(
+        now=clock[0][0],
+        run=Run(*runs[0]),
+        calls=tuple(Call(*row) for row in calls),
+        events=tuple(Event(*row) for row in events),
+        steps=tuple(NextStep(*row) for row in steps),
+        evidence=tuple(FiledEvidence(*row) for row in evidence),
+        workers={row[0]: WorkerInfo(*row) for row in workers},
+    )
+
+
+def unresolved(connection: Connection, *, tenant: str | None = None, limit: int = 100) -> list[Unresolved]:
+    """Calls in doubt or waiting for repair, the oldest first."""
+    return _read(connection, Unresolved, _UNRESOLVED, {"tenant": tenant, "limit": limit})
+
+
+def workers(connection: Connection, *, ended: bool = False) -> list[WorkerInfo]:
+    """The processes that have not ended, by role; with `ended` all that ever were."""
+    return _read(connection, WorkerInfo, _WORKERS, {"all": ended})
+
+
+def queues(connection: Connection) -> list[QueueInfo]:
+    """What lies in the outbox, per queue; a queue with nothing to do is left out."""
+    return _read(connection, QueueInfo, _QUEUES, {"never": NEVER})
+
+
+def _read(connection: Connection, kind: Any, statement: str, parameters: Mapping[str, Any]) -> list[Any]:
+    return [kind(*row) for row in connection.execute(statement, parameters)]

@@ -1,0 +1,127 @@
+"""A request for a run, checked before anything is sent: what a producer asks for, and why it cannot be. Pure.
+
+The input is any JSON value: it is stored as it is and handed to the planner. It is not hashed, so numbers may
+have a point; but what could not be stored or read back the same (NaN, NUL, half characters) is refused, with
+the place where it stands.
+"""
+
+import json
+from dataclasses import dataclass, field
+from datetime import timedelta
+from math import isfinite
+from typing import Any, Final
+
+from fencepost.budgets import Budget
+from fencepost.canonical import sanitize
+from fencepost.errors import UsageError
+from fencepost.tools import OnStop
+
+MAX_INPUT_BYTES: Final = 1024 * 1024
+MAX_INPUT_DEPTH: Final = 64
+MAX_DEADLINE: Final = timedelta(days=3650)
+_LONGEST: Final = {"run_key": 200, "tenant": 100, "principal": 200, "planner": 200}
+_MAX_VERSION: Final = 2**31 - 1
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRequest:
+    """One run to enqueue. `deadline` counts from when the ledger takes it; no `budget` means its defaults.
+
+    UsageError, in one sentence, for anything the ledger would refuse.
+    """
+
+    planner: str
+    input: Any
+    run_key: str
+    tenant: str
+    principal: str
+    deadline: timedelta
+    version: int = 1
+    budget: Budget | None = None
+    on_stop: OnStop = OnStop.COMPENSATE
+    input_text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name, longest in _LONGEST.items():
+            _check_name(name, getattr(self, name), longest)
+        if type(self.version) is not int or not 1 <= self.version <= _MAX_VERSION:
+            raise UsageError(f"version is a whole number from 1 on, not {_shown(self.version)}")
+        _check_deadline(self.deadline)
+        if not isinstance(self.budget, Budget | None):
+            raise UsageError(f"budget is a fencepost.Budget, not {_shown(self.budget)}")
+        if self.on_stop not in set(OnStop):
+            raise UsageError(f"on_stop is {' or '.join(OnStop)}, not {_shown(self.on_stop)}")
+        object.__setattr__(self, "input_text", input_text(self.input))
+
+    @property
+    def budget_text(self) -> str:
+        """The budget as the ledger stores it; an empty object stands for the defaults."""
+        return "{}" if self.budget is None else json.dumps(self.budget.to_json())
+
+
+def input_text(value: object) -> str:
+    """The JSON text of a run's input. UsageError says what is wrong with it, and where."""
+    _admit(value, "input", MAX_INPUT_DEPTH)
+    try:
+        # The spacing is PostgreSQL's own, so that the size below is the size the ledger judges.
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, check_circular=False)
+    except ValueError:  # the interpreter's own limit on the digits of one integer
+        raise UsageError("input: an integer has thousands of digits") from None
+    if (size := len(text.encode())) > MAX_INPUT_BYTES:
+        raise UsageError(
+            f"the input is {size} bytes of JSON, at most {MAX_INPUT_BYTES} are taken; "
+            "keep the rest elsewhere and pass a reference"
+        )
+    return text
+
+
+def _admit(value: object, path: str, depth: int) -> None:
+    if value is None or isinstance(value, bool | int):
+        return
+    if isinstance(value, str):
+        _check_text(path, value)
+    elif isinstance(value, float):
+        if not isfinite(value):
+            raise UsageError(f"{path} is {value}, which is not JSON")
+    elif depth <= 0:
+        raise UsageError(f"{path} is nested deeper than {MAX_INPUT_DEPTH} levels")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                raise UsageError(f"{path} has a key that is no text: {_shown(key)}")
+            _check_text(f"a key of {path}", key)
+            _admit(item, f"{path}.{sanitize(key, _SHOWN)}", depth - 1)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            _admit(item, f"{path}[{index}]", depth - 1)
+    else:
+        raise UsageError(f"{path} is a {type(value).__qualname__}, which is not JSON")
+
+
+def _check_name(name: str, value: object, longest: int) -> None:
+    if not isinstance(value, str) or not value:
+        raise UsageError(f"{name} is a text that is not empty, not {_shown(value)}")
+    if len(value) > longest:
+        raise UsageError(f"{name} has {len(value)} characters, at most {longest} are taken")
+    _check_text(name, value)
+
+
+def _check_text(path: str, text: str) -> None:
+    if "\0" in text:
+        raise UsageError(f"{path} holds a NUL, which cannot be stored as text")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UsageError(f"{path} holds half a character (a lone surrogate)")
+
+
+def _check_deadline(value: object) -> None:
+    if not isinstance(value, timedelta):
+        raise UsageError(f"deadline is a timedelta from now, not {_shown(value)}")
+    if value <= timedelta(0):
+        raise UsageError("the deadline lies in the past; give one that lies ahead")
+    if value > MAX_DEADLINE:
+        raise UsageError(f"the deadline lies {value.days} days ahead, at most {MAX_DEADLINE.days} are taken")
+
+
+def _shown(value: object) -> str:
+    return sanitize(repr(value), _SHOWN)

@@ -1,0 +1,92 @@
+"""A request for a run is checked before anything is sent."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fencepost import Budget, OnStop, RunRequest, UsageError
+from fencepost.runrequest import MAX_INPUT_BYTES, input_text
+
+
+def request(**changes: Any) -> RunRequest:
+    given = {
+        "planner": "fulfil",
+        "input": {},
+        "run_key": "o-1",
+        "tenant": "shop",
+        "principal": "svc:checkout",
+        "deadline": timedelta(minutes=5),
+    }
+    return RunRequest(**{**given, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"run_key": ""}, "run_key is a text that is not empty"),
+        ({"run_key": 7}, "run_key is a text that is not empty, not 7"),
+        ({"run_key": "k" * 201}, "run_key has 201 characters, at most 200"),
+        ({"tenant": "t" * 101}, "tenant has 101 characters, at most 100"),
+        ({"principal": "a\0b"}, "principal holds a NUL"),
+        ({"planner": "p\ud800"}, "planner holds half a character"),
+        ({"version": 0}, "version is a whole number from 1 on, not 0"),
+        ({"version": True}, "version is a whole number from 1 on, not True"),
+        ({"deadline": timedelta(0)}, "the deadline lies in the past"),
+        ({"deadline": timedelta(seconds=-1)}, "the deadline lies in the past"),
+        ({"deadline": timedelta(days=4000)}, "the deadline lies 4000 days ahead, at most 3650"),
+        ({"deadline": 300}, "deadline is a timedelta from now, not 300"),
+        ({"budget": {"turns": 3}}, "budget is a fencepost.Budget"),
+        ({"on_stop": "explode"}, "on_stop is compensate or leave, not 'explode'"),
+    ],
+)
+def test_what_the_ledger_would_refuse_is_one_sentence(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        request(**changes)
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "complaint"),
+    [
+        ({"a": [1, float("nan")]}, "input.a[1] is nan, which is not JSON"),
+        ([float("-inf")], "input[0] is -inf, which is not JSON"),
+        ({"a": {1: 2}}, "input.a has a key that is no text: 1"),
+        ({"a": b"x"}, "input.a is a bytes, which is not JSON"),
+        ({"a": {"b": {1, 2}}}, "input.a.b is a set, which is not JSON"),
+        ({"a": "x\0"}, "input.a holds a NUL"),
+        ({"x\0": 1}, "a key of input holds a NUL"),
+        (["\udc00"], "input[0] holds half a character"),
+        ([10**5000], "input: an integer has thousands of digits"),
+        (
+            "x" * MAX_INPUT_BYTES,
+            f"the input is {MAX_INPUT_BYTES + 2} bytes of JSON, at most {MAX_INPUT_BYTES}",
+        ),
+    ],
+)
+def test_an_input_that_is_no_json_is_refused_with_the_place(value: Any, complaint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        input_text(value)
+    assert str(caught.value).startswith(complaint)
+
+
+def test_an_input_nested_without_end_is_refused() -> None:
+    value: list[Any] = []
+    value.append(value)
+    with pytest.raises(UsageError, match="deeper than 64 levels"):
+        input_text(value)
+
+
+def test_any_other_json_is_taken_as_it_is() -> None:
+    value = {"total": 1.5, "big": 2**64, "names": ["é", None, True], "nested": {"empty": {}}, "pair": (1, 2)}
+    assert input_text(value) == (
+        '{"total": 1.5, "big": 18446744073709551616, "names": ["é", null, true],'
+        ' "nested": {"empty": {}}, "pair": [1, 2]}'
+    )
+
+
+def test_no_budget_and_an_empty_one_are_sent_as_they_are() -> None:
+    assert request().budget_text == "{}"
+    assert request(budget=Budget(turns=3)).budget_text.startswith('{"turns": 3,')
+    assert request(on_stop=OnStop.LEAVE).on_stop == "leave"
