@@ -12,7 +12,8 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from fencepost.errors import NotFound, Unreachable, UsageError
 from fencepost.settings import redact
 
-# A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its locks.
+# A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its
+# locks.
 IDLE_IN_TRANSACTION_S = 2
 LOCK_S = 1
 TRANSACTION_S = 10
@@ -79,7 +80,9 @@ class Pool:
 
 
 def translate(error: psycopg.Error, dsn: str) -> Exception:
-    """The one place where a Postgres error becomes one of ours; what needs no translation is returned as it is."""
+    """The one place where a Postgres error becomes one of ours; what needs no translation is returned as it
+    is.
+    """
     text = str(error).strip().splitlines()
     reason = text[-1] if text else type(error).__name__
     where = redact(dsn)
