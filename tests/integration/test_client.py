@@ -95,7 +95,7 @@ def test_a_taken_key_is_a_conflict_that_says_what_to_do(client: Client) -> None:
     enqueue(client)
     for changes in ({"input": {"order": "o-2"}}, {"deadline": 2 * MINUTE}, {"budget": Budget(turns=1)}):
         with pytest.raises(
-            Conflict, match="run key o-1 of tenant shop is taken by another request.*use another"
+            Conflict, match=r"run key o-1 of tenant shop is taken by another request.*use another"
         ):
             client.enqueue(**{**fields(request()), **changes})
 
@@ -216,7 +216,7 @@ def test_an_operator_cancels_a_run_and_the_history_says_who(
 
 def test_a_producer_may_not_cancel(client: Client) -> None:
     run = enqueue(client)
-    with pytest.raises(UsageError, match="this login may not do that.*use the DSN of another role"):
+    with pytest.raises(UsageError, match=r"this login may not do that.*use the DSN of another role"):
         client.cancel(run.run_id, "mallory", "why not")
     assert client.run(run.run_id).status == "QUEUED"
 

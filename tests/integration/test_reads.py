@@ -66,12 +66,14 @@ def test_contexts_of_many_runs_hold_each_run_and_its_calls_in_order_with_results
 
 def test_contexts_take_two_statements_and_preparing_takes_one(bench: Bench) -> None:
     runs = [(TENANT, bench.enqueue(f"o-{n}")) for n in range(3)]
-    with connect(bench.database.dsns["worker"], "test") as connection:
-        with patch.object(connection, "execute", wraps=connection.execute) as sent:
-            plan_contexts(connection, runs)
-            assert sent.call_count == 2
-            prepare(connection, runs)
-            assert sent.call_count == 3
+    with (
+        connect(bench.database.dsns["worker"], "test") as connection,
+        patch.object(connection, "execute", wraps=connection.execute) as sent,
+    ):
+        plan_contexts(connection, runs)
+        assert sent.call_count == 2
+        prepare(connection, runs)
+        assert sent.call_count == 3
 
 
 def test_a_run_and_a_call_are_prepared_with_the_floor_of_their_lease(bench: Bench) -> None:

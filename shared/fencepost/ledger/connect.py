@@ -20,14 +20,15 @@ TRANSACTION_S = 10
 
 _OPTIONS = (
     f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c lock_timeout={LOCK_S}s "
-    f"-c transaction_timeout={TRANSACTION_S}s -c timezone=UTC -c default_transaction_isolation=read\\ committed"
+    f"-c transaction_timeout={TRANSACTION_S}s -c timezone=UTC "
+    "-c default_transaction_isolation=read\\ committed"
 )
 
 Connection = psycopg.Connection[Any]
 
 
 def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
-    """One session with the ledger's timeouts. Raises `Unreachable` (the server) or `UsageError` (the login)."""
+    """One session with the ledger's timeouts. Raises `Unreachable`, or `UsageError` (the DSN, the login)."""
     try:
         return psycopg.connect(
             dsn, application_name=name, options=_OPTIONS, connect_timeout=5, autocommit=autocommit
