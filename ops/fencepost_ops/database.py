@@ -16,8 +16,9 @@ ROLES = tuple(group.removeprefix("fencepost_") for group in GROUPS)
 
 @dataclass(frozen=True)
 class LedgerDatabase:
-    """Where the ledger is. `dsns` holds a login per role (worker, relay, producer, operator, reader); `owner` may
-    do anything and is for migrations only. All of them hold passwords: never print them."""
+    """Where the ledger is. `dsns` holds a login per role (worker, relay, producer, operator, reader); `owner`
+    may do anything and is for migrations only. All of them hold passwords: never print them.
+    """
 
     name: str
     owner: str
@@ -39,7 +40,9 @@ def prepare_database(
 
 
 def make_logins(server: LocalPostgres, dbname: str) -> dict[str, str]:
-    """A login per role, named after it; its password changes every time, so that no old process can come back."""
+    """A login per role, named after it; its password changes every time, so that no old process can come
+    back.
+    """
     made = {}
     with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
         for role, group in zip(ROLES, GROUPS, strict=True):

@@ -1,9 +1,9 @@
 """What may be asked of the ledger, and what it may answer: frozen values, no behaviour.
 
-Every command concerns one run (and at most the calls of that run). `id` is the id of the first event it will write
-and makes it idempotent: applied again after a lost COMMIT reply it returns its first outcome. `rand` is in [0, 1)
-and feeds jitter. Commands of a worker present a `Term`; commands of an office (`RequestCancel`, `DecideRepair`,
-`FileEvidence`, `Sweep`) present none and are judged by the row's version.
+Every command concerns one run (and at most the calls of that run). `id` is the id of the first event it will
+write and makes it idempotent: applied again after a lost COMMIT reply it returns its first outcome. `rand` is
+in [0, 1) and feeds jitter. Commands of a worker present a `Term`; commands of an office (`RequestCancel`,
+`DecideRepair`, `FileEvidence`, `Sweep`) present none and are judged by the row's version.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from fencepost.machine import Call, Run
 from fencepost.outcomes import Outcome
 from fencepost.proposals import Rejected, Validated
 from fencepost.recovery import LookupAnswer
+from fencepost.subjects import Call, Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ class ClaimRun(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimStopped(Claim):
-    """The compensator takes a run that is stopping or compensating. `cap` bounds the planning of one compensation."""
+    """The compensator takes a run that is stopping or compensating. `cap` bounds the planning of one
+    compensation.
+    """
 
     cap: timedelta
     grace: timedelta
@@ -77,8 +79,9 @@ class ClaimStopped(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCall(Claim):
-    """The dispatcher takes a call. `request` is the request built from the arguments (None for Python tools and
-    where one is stored already); `request_error` says why it could not be built."""
+    """The dispatcher takes a call. `request` is the request built from the arguments (None for Python tools
+    and where one is stored already); `request_error` says why it could not be built.
+    """
 
     request: str | None = None
     request_error: str | None = None
@@ -91,8 +94,9 @@ class ClaimDoubt(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordTurn(Command):
-    """The planner's answer. `finish` is the claimed result when it says it is done; `objection` is what the run's
-    verify function has against it. One call id per proposal."""
+    """The planner's answer. `finish` is the claimed result when it says it is done; `objection` is what the
+    run's verify function has against it. One call id per proposal.
+    """
 
     term: Term
     turn: int
@@ -145,7 +149,9 @@ class RecordCompensation(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCancel(Command):
-    """Office `cancel`: stop the run. What is in flight settles first; compensation follows if the run asks for it."""
+    """Office `cancel`: stop the run. What is in flight settles first; compensation follows if the run asks
+    for it.
+    """
 
     by: str
     reason: str = ""
@@ -155,8 +161,9 @@ class RequestCancel(Command):
 class DecideRepair(Command):
     """Office `repair`: a person settles a call that needs repair.
 
-    `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused before the
-    call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be known).
+    `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused
+    before the call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be
+    known).
     """
 
     call: UUID
@@ -168,7 +175,9 @@ class DecideRepair(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEvidence(Command):
-    """Office `evidence`: a real answer of an attempt whose worker lost its term (R9). A fact, never a decision."""
+    """Office `evidence`: a real answer of an attempt whose worker lost its term (R9). A fact, never a
+    decision.
+    """
 
     call: UUID
     attempt: int
@@ -184,7 +193,7 @@ class Sweep(Command):
     subject: UUID
 
 
-# -- answers -----------------------------------------------------------------------------------------------------------
+# -- answers -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,8 +273,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Ask the downstream whether the call's effect happened. `asked_at` is the ledger's time of the claim: the
-    answer is at least that young."""
+    """Ask the downstream whether the call's effect happened. `asked_at` is the ledger's time of the claim:
+    the answer is at least that young.
+    """
 
     call: Call
     principal: str

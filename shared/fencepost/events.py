@@ -1,8 +1,8 @@
 """Event types, the event record and its hash. Names are data: extend, never rename.
 
 An event's hash covers its header, its body's digest and the previous hash, so that an edit, a removal or a
-reordering inside one run's history breaks the chain (I6). It does not detect a rewrite of the whole table by its
-owner, nor a cut tail: exported heads do.
+reordering inside one run's history breaks the chain (I6). It does not detect a rewrite of the whole table by
+its owner, nor a cut tail: exported heads do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from fencepost import canonical
+from fencepost.canonical import CanonicalError, admit, encode, sanitize
 from fencepost.clock import rfc3339
 
 SCHEMA_VERSION = 1
@@ -57,10 +57,17 @@ class EventType(StrEnum):
 
 
 PROOFS = frozenset(
-    {EventType.TOOL_RESULT_RECORDED, EventType.TOOL_EFFECT_RECONCILED, EventType.REPAIR_DECIDED, EventType.TOOL_ATTEMPT_FAILED}
+    {
+        EventType.TOOL_RESULT_RECORDED,
+        EventType.TOOL_EFFECT_RECONCILED,
+        EventType.REPAIR_DECIDED,
+        EventType.TOOL_ATTEMPT_FAILED,
+    }
 )
-"""The only events that may clear doubt: each speaks for the key (R3). ToolAttemptFailed does so when the answer is
-one the contract says the downstream stored for the key."""
+"""The only events that may clear doubt: each speaks for the key (R3).
+
+ToolAttemptFailed does so where its answer is one that the contract says the downstream stored for the key.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +105,27 @@ class Event:
 
 
 def body_text(body: dict[str, Any]) -> str:
-    """The canonical text of an event's body. Raises `canonical.CanonicalError` for what has no canonical form."""
-    return canonical.encode(body).decode()
+    """The canonical text of an event's body.
+
+    Text that cannot be stored (NUL, lone surrogates: an answer or an error from outside may hold anything) is
+    kept in a visible form, numbers without exact form as text: recording never fails for what the outside
+    said.
+    """
+    try:
+        return encode(body).decode()
+    except CanonicalError:
+        return encode(_storable(body)).decode()
+
+
+def _storable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_storable(str(name)): _storable(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_storable(item) for item in value]
+    try:
+        return admit(value)
+    except CanonicalError:
+        return sanitize(value, 6 * len(str(value)))
 
 
 def body_digest(body: str) -> str:
@@ -133,7 +159,9 @@ def chain_hash(event: Event) -> str:
 
 
 def chain_fault(event: Event, prev_hash: str, seq: int) -> str | None:
-    """Why `event` does not continue a chain whose last hash was `prev_hash` and whose next number is `seq`, or None."""
+    """Why `event` does not continue a chain that ended in `prev_hash` just before number `seq`; None if it
+    does.
+    """
     if event.seq != seq:
         return f"event {seq} is missing: found {event.seq}"
     if event.prev_hash != prev_hash:

@@ -1,7 +1,8 @@
-"""One operation key, across attempts, turns and runs: who holds it, and the four rules of a repeated key. Pure.
+"""One operation key, across attempts, turns and runs: who holds it, and the four rules of a repeated key.
+Pure.
 
-A key is held by one call at a time. It passes on only when its holder ended without doubt; only proof clears doubt
-(R3), so a key in doubt is never handed to anybody.
+A key is held by one call at a time. It passes on only when its holder ended without doubt; only proof clears
+doubt (R3), so a key in doubt is never handed to anybody.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from enum import StrEnum
 from uuid import UUID
 
 from fencepost.contracts import Contract, Dedupes, FirstFailure
-from fencepost.machine import Call
 from fencepost.states import CallState, OperationStatus
+from fencepost.subjects import Call
 
 S = OperationStatus
 
@@ -23,7 +24,7 @@ class Operation:
     """The ledger's record of one key. A fresh key is RELEASED with no call: free for the first who asks.
 
     `first_sent_at` is stamped before the first attempt over all calls leaves; `expires_at` is the end of the
-    downstream's window counted from there, None where it promises none; `reused` counts calls of other holders
+    downstream's window counted from there, None where it promises none; `reused` counts calls of other runs
     that took the result.
     """
 
@@ -44,6 +45,11 @@ class Operation:
     proof: UUID | None = None
 
 
+def held(operation: Operation) -> bool:
+    """Whether its waiters have to wait: some call may still move it."""
+    return operation.doubt or operation.status == S.OPEN
+
+
 class Rule(StrEnum):
     """What a call that names a key may do."""
 
@@ -54,10 +60,11 @@ class Rule(StrEnum):
 
 
 def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
-    """The four rules of a repeated key, with the reason of a rejection.
+    """What `call` may do with the key, by the four rules of a repeated key; with the reason of a rejection.
 
-    Completed and the same arguments: the retained result. Held or in doubt: wait. Failed without effect: again only
-    if the contract says a first failure is released. Other arguments: reject. A released key is free.
+    Completed and the same arguments: the retained result. Held or in doubt: wait. Failed without effect:
+    again only if the contract says a first failure is released. Other arguments: reject. A released key is
+    free.
     """
     if operation.call == call.id:
         return Rule.OWN, ""
@@ -65,26 +72,20 @@ def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, s
         return Rule.OWN, ""
     if operation.arguments_hash != call.arguments_hash:
         return Rule.REJECT, "key_arguments_differ"
-    if operation.doubt or operation.status == S.OPEN:
+    if held(operation):
         return Rule.WAIT, ""
     if operation.status == S.COMPLETED:
         return Rule.REUSE, ""
     if operation.status == S.FAILED:
-        released = isinstance(contract.repeat, Dedupes) and contract.repeat.first_failure == FirstFailure.RELEASED
+        repeat = contract.repeat
+        released = isinstance(repeat, Dedupes) and repeat.first_failure == FirstFailure.RELEASED
         return (Rule.OWN, "") if released else (Rule.REJECT, "key_failed_before")
     return Rule.REJECT, f"key_{operation.status}"
 
 
 def take(operation: Operation, call: Call) -> Operation:
-    """The key held by `call`. A key's window starts anew only because nothing sent under it can have had an effect."""
-    return replace(
-        operation,
-        status=S.OPEN,
-        run=call.run,
-        call=call.id,
-        arguments_hash=call.arguments_hash,
-        first_sent_at=operation.first_sent_at,
-    )
+    """The key held by `call`. The downstream's window still counts from the first send ever made under it."""
+    return replace(operation, status=S.OPEN, run=call.run, call=call.id, arguments_hash=call.arguments_hash)
 
 
 def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
@@ -108,11 +109,15 @@ def follow(operation: Operation, call: Call) -> Operation:
     if operation.call != call.id:
         return operation
     status = _SETTLED.get(CallState(call.state))
+    offset = operation.status in {
+        S.COMPENSATING,
+        S.COMPENSATED,
+    }  # an effect that came back into doubt stays offset
     if status is None:
-        return replace(operation, status=S.OPEN, doubt=call.doubt)
+        return replace(operation, status=operation.status if offset else S.OPEN, doubt=call.doubt)
     return replace(
         operation,
-        status=status,
+        status=operation.status if offset else status,
         doubt=call.doubt,
         proof=call.proof,
         receipt=call.receipt,
@@ -122,9 +127,13 @@ def follow(operation: Operation, call: Call) -> Operation:
 
 
 def offset(operation: Operation, compensation: Call) -> Operation:
-    """The forward key after the call that compensates it moved: compensated, or completed again if that failed."""
+    """The forward key after the call that compensates it moved: compensated, or completed again if that
+    failed.
+    """
     if compensation.state == CallState.SUCCEEDED:
         return replace(operation, status=S.COMPENSATED)
-    if compensation.state in (CallState.FAILED, CallState.REJECTED, CallState.CANCELLED):
+    if compensation.state in {CallState.FAILED, CallState.REJECTED, CallState.CANCELLED}:
         return replace(operation, status=S.COMPLETED)
-    return operation if compensation.state == CallState.INTENT_RECORDED else replace(operation, status=S.COMPENSATING)
+    if compensation.state == CallState.INTENT_RECORDED:
+        return operation
+    return replace(operation, status=S.COMPENSATING)

@@ -12,7 +12,8 @@ from uuid import UUID
 
 from fencepost.clock import rfc3339
 from fencepost.events import GENESIS, Event, chain_fault
-from fencepost.machine import Call, Run, View, evolve
+from fencepost.machine import evolve
+from fencepost.subjects import Call, Run, View
 
 _SUM_MODULUS = 1 << 256
 _CALL_FIELDS = tuple(f.name for f in fields(Call))
@@ -37,9 +38,9 @@ def _call_number(call: Call) -> int:
 def seal(before: Mapping[UUID, Call], view: View) -> View:
     """Bring `run.calls_sum` up to date with the calls that changed since `before`.
 
-    The projection's hash covers all calls as the sum of their digests modulo 2^256, so that a change costs what it
-    touches and not what the run has grown to. It tells honest states apart; against an author who may choose call
-    contents freely the chain, not this sum, is the evidence.
+    The projection's hash covers all calls as the sum of their digests modulo 2^256, so that a change costs
+    what it touches and not what the run has grown to. It tells honest states apart; against an author who may
+    choose call contents freely the chain, not this sum, is the evidence.
     """
     total = int(view.run.calls_sum, 16)
     for call in view.calls.values():
@@ -73,7 +74,9 @@ def replay(events: Iterable[Event]) -> View:
             view = seal(sealed, view)
             sealed = view.calls
             if projection_hash(view.run) != event.projection:
-                raise ReplayError(f"event {seq} ({event.type}): replay differs from the projection recorded then")
+                raise ReplayError(
+                    f"event {seq} ({event.type}): replay differs from the projection recorded then"
+                )
         view = replace(view, run=replace(view.run, head_hash=head))
     if view is None:
         raise ReplayError("the history is empty")

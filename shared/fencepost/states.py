@@ -8,8 +8,8 @@ A call moves along `CALL_TABLE`, a run along `RUN_TABLE`; every move is named by
 - `call`: the term of one of the run's calls (a call's outcome moves its run);
 - an office (`cancel`, `repair`, `evidence`): no term, but the row's version, and the fence rises.
 
-The triggers of the ledger are generated from these tables (`fencepost.ledger.guards`), so that a bug in Python
-cannot make a move that is not written here.
+The triggers of the ledger are generated from these tables (`fencepost.ledger.guards`), so that a bug in
+Python cannot make a move that is not written here.
 """
 
 from __future__ import annotations
@@ -132,7 +132,11 @@ CALL_TABLE = _moves(
     ("DISPATCHING", "FAILED INTENT_RECORDED", "ToolAttemptFailed"),
     ("DISPATCHING", "UNKNOWN", "ToolOutcomeMarkedUnknown"),
     ("UNKNOWN", "SUCCEEDED FAILED", "ToolEffectReconciled"),
-    ("UNKNOWN INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR", "RepairRequested"),
+    (
+        "UNKNOWN INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED",
+        "NEEDS_REPAIR",
+        "RepairRequested",
+    ),
     ("NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN", "RepairDecided"),
 )
 
@@ -167,7 +171,9 @@ CALL_HOPS: Hops = _hops(
     ("repair", "NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
     ("evidence", "INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
 )
-"""Net moves of one UPDATE of a call. A row is inserted INTENT_RECORDED, AWAITING_APPROVAL, REJECTED or CANCELLED."""
+"""Net moves of one UPDATE of a call. A row is inserted INTENT_RECORDED, AWAITING_APPROVAL, REJECTED or
+CANCELLED.
+"""
 
 CALL_BORN = frozenset({C.INTENT_RECORDED, C.AWAITING_APPROVAL, C.REJECTED, C.CANCELLED})
 

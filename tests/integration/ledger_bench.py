@@ -1,4 +1,6 @@
-"""A bench for ledger tests: real Postgres, the real `apply`, an app with HTTP tools, and no workers in between."""
+"""A bench for ledger tests: real Postgres, the real `apply`, an app with HTTP tools, and no workers in
+between.
+"""
 
 import itertools
 import random
@@ -107,7 +109,9 @@ class Bench:
     def term(self) -> c.Term:
         return c.Term(token(), next(self.fences))
 
-    def enqueue(self, key: str = "o-1", *, deadline_s: float = 60, on_stop: str = "compensate", budget: str = "{}") -> UUID:
+    def enqueue(
+        self, key: str = "o-1", *, deadline_s: float = 60, on_stop: str = "compensate", budget: str = "{}"
+    ) -> UUID:
         with psycopg.connect(self.database.dsns["producer"]) as connection:
             row = connection.execute(
                 "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc:checkout', '{}', make_interval(secs => %s),"
@@ -151,9 +155,13 @@ class Bench:
         return c.ClaimRun(**self._claim(run, run, term, generation), cap=2 * SECOND, grace=SECOND)
 
     def claim_stopped(self, run: UUID, term: c.Term | None = None) -> c.ClaimStopped:
-        return c.ClaimStopped(**self._claim(run, run, term or self.term(), None), cap=2 * SECOND, grace=SECOND)
+        return c.ClaimStopped(
+            **self._claim(run, run, term or self.term(), None), cap=2 * SECOND, grace=SECOND
+        )
 
-    def claim_call(self, run: UUID, call: UUID, term: c.Term | None = None, generation: int | None = None) -> c.ClaimCall:
+    def claim_call(
+        self, run: UUID, call: UUID, term: c.Term | None = None, generation: int | None = None
+    ) -> c.ClaimCall:
         request = Request.post("/debits", json={}).bind("http://127.0.0.1:9").to_text()
         return c.ClaimCall(**self._claim(run, call, term or self.term(), generation), request=request)
 
@@ -171,7 +179,9 @@ class Bench:
         order = self.one(claim)
         assert isinstance(order, c.Plan), order
         turn = order.run.turn + 1
-        checked = tuple(self.validated(run, turn, n, tool, **args) for n, (tool, args) in enumerate(proposals))
+        checked = tuple(
+            self.validated(run, turn, n, tool, **args) for n, (tool, args) in enumerate(proposals)
+        )
         ids = tuple(uuid7() for _ in proposals)
         record = c.RecordTurn(
             id=uuid7(), tenant=TENANT, run=run, term=claim.term, turn=turn, proposals=checked, call_ids=ids
@@ -182,8 +192,14 @@ class Bench:
 
     def outcome(self, send: c.Send, term: c.Term, outcome: Any) -> c.RecordOutcome:
         return c.RecordOutcome(
-            id=uuid7(), tenant=TENANT, run=send.call.run, rand=0.0, term=term, call=send.call.id,
-            attempt=send.attempt, outcome=outcome,
+            id=uuid7(),
+            tenant=TENANT,
+            run=send.call.run,
+            rand=0.0,
+            term=term,
+            call=send.call.id,
+            attempt=send.attempt,
+            outcome=outcome,
         )
 
     def state(self, call: UUID) -> str:
@@ -196,7 +212,9 @@ class Bench:
 @contextmanager
 def open_bench(database: LedgerDatabase) -> Iterator[Bench]:
     app = bench_app()
-    known = Known(tool=lambda n, v: app.registry.get((n, v)), planner=lambda n, v: True, authority=app.authority)
+    known = Known(
+        tool=lambda n, v: app.registry.get((n, v)), planner=lambda n, v: True, authority=app.authority
+    )
     pool = Pool(database.dsns["worker"], "bench", 8)
     ledger = Ledger(pool, known)
     worker = token()

@@ -1,7 +1,7 @@
 """Offsetting what a stopped run has done: new effects in reverse order of success, each with its own key.
 
-Never a rollback: the first effect was real and may have been seen. One compensation at a time; the failure of one
-does not stop the others; the end lists what was offset and what was not.
+Never a rollback: the first effect was real and may have been seen. One compensation at a time; the failure of
+one does not stop the others; the end lists what was offset and what was not.
 """
 
 from __future__ import annotations
@@ -10,27 +10,43 @@ from typing import Any
 
 from fencepost import deadlines
 from fencepost.clock import NEVER, rfc3339
-from fencepost.commands import Answer, ClaimStopped, Done, Fenced, Gone, Moved, Offset, RecordCompensation
+from fencepost.commands import (
+    Answer,
+    ClaimStopped,
+    Denied,
+    Done,
+    Fenced,
+    Gone,
+    Moved,
+    Offset,
+    RecordCompensation,
+    Unfamiliar,
+)
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import propose
 from fencepost.decide.stopping import settle_stopping
 from fencepost.events import EventType
-from fencepost.machine import Call, View
+from fencepost.proposals import Validated
 from fencepost.states import RUN_ENDS, CallState, RunStatus
+from fencepost.subjects import Call, View
+from fencepost.tools import compensation_key
 
 E, C, R = EventType, CallState, RunStatus
 
+
 def effects(view: View) -> list[Call]:
     """The run's own committed forward effects, the latest success first."""
-    own = (
-        c for c in view.calls.values() if c.state == C.SUCCEEDED and c.effect != "read" and not (c.reused or c.compensates)
-    )
+    done = (c for c in view.calls.values() if c.state == C.SUCCEEDED and c.effect != "read")
+    own = [c for c in done if not (c.reused or c.compensates)]
     return sorted(own, key=lambda c: c.settled_seq or 0, reverse=True)
 
 
 def compensation_of(view: View, forward: Call) -> Call | None:
-    """The call that compensates `forward` in this run, whatever became of it; the latest if there are several."""
-    found = [c for c in view.calls.values() if c.compensates is not None and c.compensates == forward.operation]
+    """The call of this run that compensates `forward`, whatever became of it; the latest if there are
+    several.
+    """
+    key = forward.operation
+    found = [c for c in view.calls.values() if c.compensates is not None and c.compensates == key]
     return max(found, key=lambda c: (c.turn, c.ordinal), default=None)
 
 
@@ -43,6 +59,8 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
         return Moved()
     if command.term.fence <= run.fence:
         return Fenced()
+    if (strange := _strange_tool(fold)) is not None:
+        return Unfamiliar(strange)
     fold.present(run.id, "claim")
     fold.takeovers = fold.takeovers + 1 if run.owner is not None else 0
     ready_at = fold.now + command.cap + command.grace
@@ -60,6 +78,14 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
         return _rest(fold, "a call needs repair")
     _end(fold)
     return Done(fold.run.status)
+
+
+def _strange_tool(fold: Fold) -> str | None:
+    """A tool whose effect may have to be offset and that only another process knows."""
+    for call in effects(fold.view):
+        if fold.known.tool(call.tool, call.tool_version) is None and compensation_of(fold.view, call) is None:
+            return f"tool {call.tool} version {call.tool_version}"
+    return None
 
 
 def _rest(fold: Fold, reason: str) -> Answer:
@@ -99,13 +125,20 @@ def _end(fold: Fold) -> None:
 
 
 def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
-    """Record the compensation of one effect: its own key, authority and deadline, not before the effect is quiet."""
+    """Record the compensation of one effect: own key, authority and deadline, not before the effect is quiet."""
     run = fold.run
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.COMPENSATING:
         return Fenced()
-    forward = fold.call(command.forward)
+    forward = fold.view.calls.get(command.forward)
+    if forward is None:
+        return Gone()
     if forward.state != C.SUCCEEDED or compensation_of(fold.view, forward) is not None:
         return Moved()
+    proposal = command.proposal
+    if isinstance(proposal, Validated) and proposal.operation != compensation_key(forward.operation or ""):
+        return Denied(
+            "a compensation's key is that of the effect it offsets, whatever its tool's intent (I11)"
+        )
     fold.present(run.id, "term")
     fold.takeovers = 0
     tool = fold.known.tool(forward.tool, forward.tool_version)
@@ -114,7 +147,7 @@ def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
     start = max(fold.now, quiet or fold.now)
     propose(
         fold,
-        command.proposal,
+        proposal,
         command.call_id,
         turn=run.turn + 1,
         ordinal=run.calls,

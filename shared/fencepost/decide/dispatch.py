@@ -10,14 +10,26 @@ from fencepost import deadlines, operations
 from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
 from fencepost.clock import rfc3339
-from fencepost.commands import Answer, Claim, ClaimCall, Done, Fenced, Gone, Late, Moved, RecordOutcome, Send, Unfamiliar
+from fencepost.commands import (
+    Answer,
+    Claim,
+    ClaimCall,
+    Done,
+    Fenced,
+    Gone,
+    Late,
+    Moved,
+    RecordOutcome,
+    Send,
+    Unfamiliar,
+)
 from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
-from fencepost.machine import Call
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CallState, RunStatus, StopReason
+from fencepost.subjects import Call
 from fencepost.tools import Tool
 
 E, C, R = EventType, CallState, RunStatus
@@ -30,6 +42,8 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
         return Gone()
     if call.state != C.INTENT_RECORDED or not fold.allows(call):
         return Moved()
+    if fold.now >= fold.run.deadline and not call.compensates:
+        return Late()  # the planner's claim, due at this instant too, stops the run
     tool = fold.known.tool(call.tool, call.tool_version)
     if tool is None:
         return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
@@ -75,7 +89,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     if rule == operations.Rule.REUSE:
         body = {"receipt": held.receipt, "result": held.result, "preview": held.preview, "fence": fence}
         fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call)}, call=call.id)
-        fold.set_operation(replace(held, reused=held.reused + 1))
+        fold.set_operation(replace(held, reused=held.reused + (held.run != call.run)))
         return _end(fold, call)
     if held.call != call.id:
         fold.set_operation(operations.take(held, call))
@@ -94,8 +108,8 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
     """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
     fence, spec = command.term.fence, tool.dependency
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
-        body = {"step": 8, "code": "budget", "message": f"the run's budget of {used} is used up", "fence": fence}
-        fold.emit(E.PROPOSAL_REJECTED, body, call=call.id)
+        spent = {"step": 8, "code": "budget", "message": f"the run's budget of {used} is used up"}
+        fold.emit(E.PROPOSAL_REJECTED, spent | {"fence": fence}, call=call.id)
         stop(fold, StopReason.BUDGET_EXHAUSTED, used)
         fold.present_run_by(call.id)
         return Done(fold.call(call.id).state)
@@ -123,7 +137,7 @@ def start_attempt(
     *,
     request: str | None = None,
 ) -> Send:
-    """Record LeaseAcquired, AuthorizationAllowed and ToolAttemptStarted; the order to send follows the COMMIT (R2)."""
+    """Record the lease, the authorisation and the attempt; the order to send follows the COMMIT (R2)."""
     spec, repeat = tool.dependency, call.attempts > 0 and call.doubt
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
     evidence = decision_body(decision, "claim")
@@ -147,12 +161,12 @@ def start_attempt(
 
 
 def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
-    """Record what became of an attempt, under the term that made it. A real answer is never too late for its term."""
+    """Record what became of an attempt, under the term that made it; no real answer is too late for its term."""
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
-    held = (call.owner, call.fence, call.attempts) == (command.term.owner, command.term.fence, command.attempt)
-    if not held or call.state != C.DISPATCHING:
+    accepted = (call.owner, call.fence, call.attempts)
+    if accepted != (command.term.owner, command.term.fence, command.attempt) or call.state != C.DISPATCHING:
         return Fenced()
     tool = fold.known.tool(call.tool, call.tool_version)
     if tool is None:
@@ -189,17 +203,19 @@ def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -
 
 
 def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float) -> None:
-    """This attempt proved to have had no effect. In doubt that settles nothing, unless it speaks for the key (R3)."""
-    spec = tool.dependency
-    again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, outcome.retry_after)
-    if call.doubt and not outcome.final_answer_stored:
+    """Proof that one attempt had no effect. In doubt that settles nothing, unless it speaks for the key (R3)."""
+    spec, wait = tool.dependency, outcome.retry_after
+    again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, wait)
+    contradicted = any(e.applied for e in fold.evidence.get(call.id, ())) and call.effect != "read"
+    if contradicted or (call.doubt and not outcome.final_answer_stored):
         mark_unknown(fold, call, tool, Unsure(outcome.code, outcome.message), ready_at=again)
         return
     in_time = again < _last_start(fold, call, tool)
-    retry = outcome.retryable and call.attempts < spec.attempts and fold.allows(call) and in_time and not call.doubt
+    left = spec.attempts - call.attempts
+    retry = outcome.retryable and left > 0 and fold.allows(call) and in_time and not call.doubt
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
-    left = {"attempts_left": spec.attempts - call.attempts, "run_left_ms": _millis(fold.run.deadline - fold.now)}
-    fold.emit(E.TOOL_ATTEMPT_FAILED, body | left, call=call.id, attempt=call.attempts)
+    room = {"attempts_left": left, "run_left_ms": _millis(fold.run.deadline - fold.now)}
+    fold.emit(E.TOOL_ATTEMPT_FAILED, body | room, call=call.id, attempt=call.attempts)
 
 
 def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
@@ -213,13 +229,23 @@ def _millis(span: timedelta) -> int:
 
 
 def mark_unknown(
-    fold: Fold, call: Call, tool: Tool, outcome: Unsure, *, lost: bool = False, ready_at: datetime | None = None
+    fold: Fold,
+    call: Call,
+    tool: Tool,
+    outcome: Unsure,
+    *,
+    lost: bool = False,
+    ready_at: datetime | None = None,
 ) -> None:
     """The effect may exist. Reconciliation gets its own deadline, stamped the first time."""
     until = call.reconcile_until if call.doubt else None
     spec, rand = tool.dependency, fold.command.rand
     # The first unknown outcome is looked into at once, later ones of the same call with growing patience.
-    pause = deadlines.backoff(call.attempts, spec.backoff, spec.backoff_cap, rand) if call.attempts > 1 else timedelta(0)
+    pause = (
+        deadlines.backoff(call.attempts, spec.backoff, spec.backoff_cap, rand)
+        if call.attempts > 1
+        else timedelta(0)
+    )
     body = {
         "code": outcome.code,
         "message": outcome.message,

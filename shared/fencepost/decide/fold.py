@@ -1,7 +1,7 @@
 """The tray on which one command's decision is built: the view it reads, the events it emits, who presents it.
 
-Pure: a `Fold` holds values only. `emit` evolves the view with each event at once, so that later rules of the same
-change see the earlier ones, exactly as replay will.
+Pure: a `Fold` holds values only. `emit` evolves the view with each event at once, so that later rules of the
+same change see the earlier ones, exactly as replay will.
 """
 
 from __future__ import annotations
@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from fencepost import operations
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest, decide_safely
-from fencepost.canonical import parse
+from fencepost.canonical import parse, sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Term
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, body_text
-from fencepost.machine import Call, Run, View, evolve
+from fencepost.machine import evolve
 from fencepost.operations import Operation
 from fencepost.recovery import Evidence
 from fencepost.states import RUN_FORWARD, RunStatus
+from fencepost.subjects import Call, Run, View
 from fencepost.tools import Tool
 
 E = EventType
@@ -86,6 +87,7 @@ class Fold:
 
     @property
     def run(self) -> Run:
+        """The run as the events so far leave it."""
         return self.view.run
 
     def call(self, call_id: UUID) -> Call:
@@ -104,7 +106,7 @@ class Fold:
         self.presented.setdefault(self.run.id, replace(presented, via=via, call=call))
 
     def run_fence(self) -> int:
-        """The fence a run carries after this change stops it: its holder's own, else a higher one than any holder's."""
+        """The fence of a run that this change stops: its holder's own, else a higher one than any holder's."""
         presented = self.presented.get(self.run.id)
         own = presented is not None and presented.via in ("term", "claim")
         return self.run.fence if own else self.fence_before + 1
@@ -131,7 +133,7 @@ class Fold:
             attempt=attempt,
             body=text,
             digest=body_digest(text),
-            principal=self.by or self.run.principal,
+            principal=sanitize(self.by, 200) if self.by else self.run.principal,
             worker=self.term.owner if self.term else None,
             fence=self.term.fence if self.term else None,
             policy=policy,
@@ -151,7 +153,8 @@ class Fold:
     def _next_id(self) -> UUID:
         """The command's id for its first event, successors for the rest.
 
-        RunCreated, which the first change writes on the producer's behalf, has the run's own id and does not count.
+        RunCreated, which the first change writes on the producer's behalf, has the run's own id and does not
+        count.
         """
         own = len(self.events) - (1 if self.events and self.events[0].type == E.RUN_CREATED else 0)
         return UUID(int=(self.command.id.int + own) % (1 << 128))
@@ -171,10 +174,12 @@ class Fold:
         """Replace a key's record; its waiters wake when it stops being held."""
         old = self.operations[operation.key]
         self.operations[operation.key] = operation
-        if old.status == "open" and operation.status != "open":
+        if operations.held(old) and not operations.held(operation):
             self.woken.add(operation.key)
 
-    def authorize(self, call: Call, tool: Tool, phase: str, attempt: int) -> AuthorizationDecision:
+    def authorize(
+        self, call: Call, tool: Tool, phase: Literal["recording", "claim"], attempt: int
+    ) -> AuthorizationDecision:
         """Step 6 for these exact arguments, now; an engine that errs denies."""
         request = AuthorizationRequest(
             tenant=call.tenant,
@@ -182,7 +187,7 @@ class Fold:
             tool=tool.name,
             tool_version=tool.version,
             effect=tool.effect,
-            arguments=parse(call.arguments),
+            arguments=cast("Mapping[str, Any]", parse(call.arguments)),
             arguments_hash=call.arguments_hash,
             operation=call.operation,
             run=str(call.run),

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 from fencepost import deadlines
-from fencepost.clock import rfc3339
+from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import Answer, DecideRepair, Denied, Done, FileEvidence, Gone, RequestCancel, Sweep
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
-from fencepost.machine import Call
 from fencepost.outcomes import Applied, Unsure
 from fencepost.states import CALL_ENDS, RUN_ENDS, CallState, RunStatus, StopReason
+from fencepost.subjects import Call
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -40,7 +40,9 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
         return Gone()
     if call.state != C.NEEDS_REPAIR:
         return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
-    quiet = call.quiet_at if call.quiet_at and call.quiet_at.year < 9999 else call.in_flight_until
+    if command.decision not in {C.SUCCEEDED, C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
+        return Denied(f"{command.decision} is not among the decisions a person can make")
+    quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
     if command.decision == C.FAILED and quiet is not None and fold.now <= quiet:
         return Denied(f"its last request may still take effect until {rfc3339(quiet)}; decide after that")
     if command.decision == C.SUCCEEDED and not command.receipt:
@@ -64,7 +66,7 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
 
 
 def _reopen_stopped(fold: Fold) -> None:
-    """A repair in a run that stopped and compensates: what turned out to have happened is to be offset as well."""
+    """After a repair in a run that has stopped: what turned out to have happened is to be offset as well."""
     run = fold.run
     if run.status == R.STOPPED and run.on_stop == "compensate" and run.effects > 0 and not run.repairs:
         fold.presented[run.id] = Presented("repair")
@@ -90,12 +92,14 @@ def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
         "code": "applied" if isinstance(outcome, Applied) else outcome.code,
     }
     fold.emit(E.EVIDENCE_FILED, body, call=call.id, attempt=command.attempt)
-    if applied and isinstance(outcome, Applied) and (why := _contradicts(call, outcome)) is not None:
+    if isinstance(outcome, Applied) and (why := _contradicts(call, outcome)) is not None:
         fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence + 1}, call=call.id)
     return Done(fold.call(call.id).state)
 
 
 def _contradicts(call: Call, outcome: Applied) -> str | None:
+    if call.effect == "read":
+        return None  # nothing is at stake that a person would have to weigh
     if call.state == C.SUCCEEDED:
         differs = call.receipt and outcome.receipt and call.receipt != outcome.receipt
         return f"two receipts for one key: {call.receipt} and {outcome.receipt}" if differs else None
@@ -104,6 +108,6 @@ def _contradicts(call: Call, outcome: Applied) -> str | None:
     return None
 
 
-def sweep(fold: Fold, command: Sweep) -> Answer:
-    """Nothing to decide: `apply` gives every touched open subject its row."""
+def sweep(fold: Fold, _command: Sweep) -> Answer:
+    """Nothing to decide: `apply` gives the subject its row if it has none."""
     return Done(fold.run.status)

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from fencepost import operations
 from fencepost.budgets import Budget, Usage, exhausted
 from fencepost.clock import rfc3339
-from fencepost.commands import Answer, ClaimRun, Done, Fenced, Gone, Moved, Plan, RecordPlanLost, RecordTurn, Unfamiliar
+from fencepost.commands import (
+    Answer,
+    ClaimRun,
+    Done,
+    Fenced,
+    Gone,
+    Moved,
+    Plan,
+    RecordPlanLost,
+    RecordTurn,
+    Unfamiliar,
+)
 from fencepost.deadlines import retry_at
 from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.proposals import Rejected, Validated
 from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopReason
-from datetime import timedelta
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -32,8 +41,10 @@ def budget(fold: Fold) -> Budget:
 
 
 def usage(fold: Fold) -> Usage:
-    """What the run has used of it, folded from its events."""
-    return Usage(turns=fold.run.requests, calls=fold.run.calls, attempts=fold.run.attempts)
+    """What the run has used of it, folded from its events; the wall clock runs from its creation."""
+    run = fold.run
+    spent = fold.now - run.created_at
+    return Usage(turns=run.requests, calls=run.calls, attempts=run.attempts, wall_clock=spent)
 
 
 def claim_run(fold: Fold, command: ClaimRun) -> Answer:
@@ -54,8 +65,8 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
     lost = run.status == R.PLANNING and run.owner is not None
     fold.takeovers = fold.takeovers + 1 if lost else 0
     if lost:
-        body = {"code": "worker_lost", "message": "the planner's worker was lost", "ready_at": rfc3339(fold.now)}
-        fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)
+        why = {"code": "worker_lost", "message": "the planner's worker was lost"}
+        fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)})
     if (reason := _must_stop(fold, past)) is not None:
         _take(fold, command)
         stop(fold, *reason)
@@ -97,8 +108,10 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         body = {**answer, "result": command.finish.digest, "preview": command.finish.preview}
         fold.emit(E.RUN_COMPLETED, body)
         return Done(fold.run.status)
-    fold.emit(E.MODEL_RESPONSE_RECORDED, {**answer, "proposals": len(command.proposals), "objection": command.objection})
-    used = exhausted(budget(fold), usage(fold), next="calls", n=len(command.proposals)) if command.proposals else None
+    said = {"proposals": len(command.proposals), "objection": command.objection}
+    fold.emit(E.MODEL_RESPONSE_RECORDED, answer | said)
+    wanted = len(command.proposals)
+    used = exhausted(budget(fold), usage(fold), next="calls", n=wanted) if wanted else None
     if used is not None:
         stop(fold, StopReason.BUDGET_EXHAUSTED, used)
         return Done(fold.run.status)
@@ -147,7 +160,10 @@ def propose(
     fold.emit(E.ARGUMENTS_CANONICALIZED, {"arguments_hash": proposal.arguments_hash}, call=call_id)
     call = fold.call(call_id)
     tool = fold.known.tool(call.tool, call.tool_version)
-    assert tool is not None  # validated by this very process
+    if tool is None:  # it was validated by another process than this one
+        gone = f"tool {call.tool} version {call.tool_version} is not known here"
+        fold.emit(E.PROPOSAL_REJECTED, {"step": 2, "code": "unknown_tool", "message": gone}, call=call_id)
+        return
     decision = fold.authorize(call, tool, "recording", 0)
     evidence = decision_body(decision, "recording")
     if not decision.allowed:
@@ -177,8 +193,9 @@ def _proposal_body(
 ) -> dict[str, Any]:
     place = {"turn": turn, "ordinal": ordinal, "label": proposal.label, "compensates": compensates}
     if isinstance(proposal, Rejected):
+        shown = {"tool": proposal.tool_name, "arguments": proposal.arguments, "required": False}
         unknown = {"tool_version": 0, "effect": "read", "operation": None, "scope": "", "arguments_hash": ""}
-        return {**place, **unknown, "tool": proposal.tool_name, "arguments": proposal.arguments, "required": False}
+        return place | shown | unknown
     return {
         **place,
         "tool": proposal.tool_name,

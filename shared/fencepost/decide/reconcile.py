@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
-from typing import Any
 
 from fencepost import deadlines, recovery
-from fencepost.canonical import encode
+from fencepost.budgets import exhausted
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.commands import Answer, Ask, ClaimDoubt, Done, Fenced, Gone, Moved, RecordLookup, Unfamiliar
 from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, decision_body, lease_body
+from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call
-from fencepost.events import EventType
-from fencepost.machine import Call
+from fencepost.events import EventType, body_text
 from fencepost.outcomes import Refused, Unsure
 from fencepost.recovery import Facts, LookupAnswer
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState
+from fencepost.subjects import Call
 from fencepost.tools import Tool
 
 E, C = EventType, CallState
@@ -26,7 +26,7 @@ _ASK_BACKOFF = timedelta(milliseconds=100)
 
 
 def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
-    """Take a call whose attempt nobody answered for, or whose outcome is unknown, and do what the contract allows.
+    """Take a call whose attempt nobody answered for or whose outcome is unknown; do what its contract allows.
 
     A lost attempt is never executed again blindly: it becomes UNKNOWN first, then the recovery table decides.
     """
@@ -69,7 +69,7 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         effect=tool.effect,
         contract=tool.contract,
         attempts=call.attempts,
-        max_attempts=tool.dependency.attempts,
+        max_attempts=call.attempts if _spent(fold, call) else tool.dependency.attempts,
         per_attempt=tool.dependency.per_attempt,
         margin=tool.dependency.margin,
         in_flight_until=call.in_flight_until or fold.now,
@@ -87,6 +87,11 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         backoff_base=tool.dependency.backoff,
         backoff_cap=tool.dependency.backoff_cap,
     )
+
+
+def _spent(fold: Fold, call: Call) -> bool:
+    """Whether the run's budget leaves no attempt; what is to be offset is not held back by a budget."""
+    return not call.compensates and exhausted(budget(fold), usage(fold), next="attempt") is not None
 
 
 def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
@@ -110,17 +115,21 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
         body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
         fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
         pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
-        _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), "the repeat is not authorised")
+        denied = "the repeat is not authorised"
+        _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), denied, asks=call.asks + 1)
         return Done(C.UNKNOWN)
     until = call.reconcile_until or fold.now
     timeout = min(tool.dependency.per_attempt, until - fold.now)
     return start_attempt(fold, call, tool, command, timeout, decision)
 
 
-def _wait(fold: Fold, call: Call, until: datetime, reason: str) -> None:
+def _wait(fold: Fold, call: Call, until: datetime, reason: str, *, asks: int | None = None) -> None:
     # Never beyond the reconciliation deadline: at that instant a person is asked.
-    due = min(until, call.reconcile_until) if call.reconcile_until and call.reconcile_until > fold.now else until
-    body = {"ready_at": rfc3339(due), "reason": reason, "fence": fold.call(call.id).fence}
+    last = call.reconcile_until
+    due = min(until, last) if last is not None and last > fold.now else until
+    now = fold.call(call.id)
+    asked = now.asks if asks is None else asks
+    body = {"ready_at": rfc3339(due), "reason": reason, "fence": now.fence, "asks": asked}
     fold.emit(E.RECONCILIATION_DEFERRED, body, call=call.id)
 
 
@@ -135,10 +144,10 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     """Write a decision that needs nobody outside: proof, patience, or a person."""
     fence = fold.call(call.id).fence
     if isinstance(decision, recovery.Succeed):
-        result = decision.result or None
-        body = {"to": C.SUCCEEDED, "proof": decision.proof, "receipt": decision.receipt, "result": result}
-        preview = _preview(fold, call, result)
-        fold.emit(E.TOOL_EFFECT_RECONCILED, {**body, "preview": preview, "fence": fence}, call=call.id)
+        known = {"receipt": decision.receipt, "result": decision.result}
+        body = {"to": C.SUCCEEDED, "proof": decision.proof, "fence": fence}
+        body |= known | {"preview": _preview(fold, decision.result)}
+        fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
     elif isinstance(decision, recovery.Fail):
         body = {"to": C.FAILED, "proof": decision.proof, "fence": fence}
         fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
@@ -149,7 +158,7 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     after_call(fold, call.id)
 
 
-def _preview(fold: Fold, call: Call, digest: str | None) -> str | None:
+def _preview(fold: Fold, digest: str | None) -> str | None:
     kept = {p.digest: p.preview for p in fold.command.payloads}
     return kept.get(digest or "")
 
@@ -176,21 +185,18 @@ def record_lookup(fold: Fold, command: RecordLookup) -> Answer:
 
 
 def _lookup_text(answer: LookupAnswer) -> str:
-    values: dict[str, Any] = {
-        "answer": str(answer.answer),
-        "asked_at": rfc3339(answer.asked_at),
-        "receipt": answer.receipt,
-        "result": answer.result,
-        "detail": answer.detail,
-    }
-    return encode(values).decode()
+    said = {"receipt": answer.receipt, "result": answer.result, "detail": answer.detail}
+    return body_text({"answer": str(answer.answer), "asked_at": rfc3339(answer.asked_at)} | said)
 
 
 def _stored(call: Call) -> LookupAnswer | None:
-    """The last answer, if it is younger than the last attempt (an attempt clears it)."""
-    if call.lookup is None:
+    """The last answer, if it is younger than the last attempt (an attempt clears it) and may still count.
+
+    An unclear one has been waited out when its call is claimed again: the question is then put anew.
+    """
+    kept = json.loads(call.lookup) if call.lookup is not None else None
+    if kept is None or kept["answer"] == recovery.Answer.UNCLEAR:
         return None
-    kept = json.loads(call.lookup)
     return LookupAnswer(
         answer=recovery.Answer(kept["answer"]),
         asked_at=parse_rfc3339(kept["asked_at"]),

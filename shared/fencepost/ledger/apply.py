@@ -25,12 +25,13 @@ from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
 from fencepost.events import Event, EventType, chain_hash
 from fencepost.ledger.connect import Pool
-from fencepost.ledger.load import Key, Loaded, load
+from fencepost.ledger.load import Loaded, load
 from fencepost.ledger.write import CountMismatchError, Writing, write
-from fencepost.machine import Call, Run, View, next_row
+from fencepost.machine import next_row
 from fencepost.outcomes import Unsure
 from fencepost.projection import projection_hash, seal
 from fencepost.states import Queue
+from fencepost.subjects import Call, Run, View
 from fencepost.testing import fault
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,9 @@ _QUEUE_OF: dict[type[c.Command], Queue] = {
 
 
 class Ledger:
-    """The write side of the ledger for one process: its pool, what it knows, and whom it tells after a commit."""
+    """The write side of the ledger for one process: its pool, what it knows, and whom it tells after a
+    commit.
+    """
 
     def __init__(
         self,
@@ -83,8 +86,8 @@ class Ledger:
     def apply(self, commands: Sequence[c.Command]) -> list[c.Answer]:
         """Decide and record a batch; one answer per command, in order.
 
-        Raises `Unreachable` when Postgres cannot be reached: then nothing is known of the batch, and applying the
-        same commands again is safe (each returns its first outcome if it was recorded).
+        Raises `Unreachable` when Postgres cannot be reached: then nothing is known of the batch, and applying
+        the same commands again is safe (each returns its first outcome if it was recorded).
         """
         if not commands:
             return []
@@ -176,12 +179,17 @@ class Folding:
         return fold
 
     def _judge(self, command: c.Claim, fold: Fold) -> c.Answer | None:
-        """Whether the message still is the permission it was: this generation, this queue, due, a living worker."""
+        """Whether the message still is the permission it was: this generation, this queue, due, a living
+        worker.
+        """
         row = fold.row
         if row is None:
             subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
             return c.Gone() if subject is None or next_row(subject) is None else c.Busy()
-        if (row.generation, row.queue) != (command.generation, _QUEUE_OF[type(command)]) or row.due_at > fold.now:
+        if (row.generation, row.queue) != (
+            command.generation,
+            _QUEUE_OF[type(command)],
+        ) or row.due_at > fold.now:
             return c.Moved()
         return None if command.worker in self.loaded.alive else c.NotAlive()
 
@@ -227,7 +235,9 @@ class Folding:
         """Give the subject the outbox row its state asks for: what happens next, and when."""
         key = (fold.run.tenant, subject_id)
         run = self.loaded.runs[fold.run.tenant, run_id]
-        subject: Run | Call | None = run if subject_id == run_id else self.loaded.calls[run.tenant, run_id].get(subject_id)
+        subject: Run | Call | None = (
+            run if subject_id == run_id else self.loaded.calls[run.tenant, run_id].get(subject_id)
+        )
         if subject is None:
             return
         old = self.loaded.rows.get(key)

@@ -1,11 +1,12 @@
 """What Postgres itself refuses, whoever asks (R7): triggers generated from the state tables of `states.py`.
 
-An UPDATE that changes a protected column presents a term or an office. The guards then check the move against the
-table, that no fence falls, that nothing ends in doubt without the proof that clears it, that no run completes with
-an open or doubtful call, and that `seq` and `head_hash` move only with events. They cannot check that Redis granted
-a fence, nor reach outside: that is what leases and drills are for.
+An UPDATE that changes a protected column presents a term or an office. The guards then check the move against
+the table, that no fence falls, that nothing ends in doubt without the proof that clears it, that no run
+completes with an open or doubtful call, and that `seq` and `head_hash` move only with events. They cannot
+check that Redis granted a fence, nor reach outside: that is what leases and drills are for.
 
-Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `FP003` (doubt), `FP004` (history).
+Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `FP003` (doubt), `FP004`
+(history).
 """
 
 from __future__ import annotations

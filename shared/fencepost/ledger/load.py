@@ -1,7 +1,8 @@
-"""Step 1 and 2 of `apply`: lock in a fixed order, then read in new statements (nothing read before the lock decides).
+"""Step 1 and 2 of `apply`: lock in a fixed order, then read in new statements (nothing read before the lock
+decides).
 
-Order of locks: runs, operations, outbox. A run's lock covers its calls. Only the outbox row of a claim is taken
-with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one pipeline.
+Order of locks: runs, operations, outbox. A run's lock covers its calls. Only the outbox row of a claim is
+taken with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one pipeline.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from fencepost.decide.fold import Row
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
 from fencepost.ledger.schema import OPEN_SQL
-from fencepost.machine import Call, Run
 from fencepost.operations import Operation
 from fencepost.proposals import Validated
 from fencepost.recovery import Evidence
+from fencepost.subjects import Call, Run
 
 Key = tuple[str, UUID]
 
@@ -59,9 +60,7 @@ INSERT INTO fencepost.operations (tenant, key, scope, arguments_hash, status)
 SELECT t, k, s, '', 'released' FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[])
     AS new (t, k, s) ORDER BY t, k ON CONFLICT DO NOTHING
 """
-LOCK_OPERATIONS = (
-    f"SELECT 1 FROM fencepost.operations WHERE (tenant, key) IN ({_KEYS}) ORDER BY tenant, key FOR NO KEY UPDATE"
-)
+LOCK_OPERATIONS = f"SELECT 1 FROM fencepost.operations WHERE (tenant, key) IN ({_KEYS}) ORDER BY tenant, key FOR NO KEY UPDATE"
 _ROW_WHAT = rows.select("outbox", rows.ROW_COLUMNS)
 LOCK_CLAIMED = f"""
 SELECT {_ROW_WHAT} FROM fencepost.outbox WHERE (tenant, subject) IN {_CLAIMS}
@@ -71,7 +70,9 @@ LOCK_ROWS = f"""
 SELECT {_ROW_WHAT} FROM fencepost.outbox WHERE (tenant, run) IN {_RUNS} AND (tenant, subject) NOT IN {_CLAIMS}
 ORDER BY tenant, subject FOR UPDATE
 """
-READ_RUNS = f"SELECT {rows.select('runs', rows.RUN_COLUMNS)} FROM fencepost.runs WHERE (tenant, id) IN {_RUNS}"
+READ_RUNS = (
+    f"SELECT {rows.select('runs', rows.RUN_COLUMNS)} FROM fencepost.runs WHERE (tenant, id) IN {_RUNS}"
+)
 READ_CALLS = _union(_CALL_WHAT)
 READ_OPERATIONS = (
     f"SELECT {rows.select('operations', rows.OPERATION_COLUMNS)} FROM fencepost.operations "
@@ -163,7 +164,15 @@ def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedel
         others = connection.execute(LOCK_ROWS, args)
         reads = [
             connection.execute(statement, args)
-            for statement in (READ_RUNS, READ_CALLS, READ_OPERATIONS, READ_EVIDENCE, READ_ALIVE, READ_APPLIED, READ_NOW)
+            for statement in (
+                READ_RUNS,
+                READ_CALLS,
+                READ_OPERATIONS,
+                READ_EVIDENCE,
+                READ_ALIVE,
+                READ_APPLIED,
+                READ_NOW,
+            )
         ]
         runs, calls, operations, evidence, alive, applied, clock = (r.fetchall() for r in reads)
         held = claimed.fetchall() + others.fetchall()
@@ -175,7 +184,9 @@ def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedel
     loaded.operations = {(r[0], r[1]): Operation(*r) for r in operations}
     filed: dict[UUID, list[Evidence]] = defaultdict(list)
     for call_id, attempt, yes, receipt, result, code in evidence:
-        filed[call_id].append(Evidence(attempt=attempt, applied=yes, receipt=receipt, result=result, code=code))
+        filed[call_id].append(
+            Evidence(attempt=attempt, applied=yes, receipt=receipt, result=result, code=code)
+        )
     loaded.evidence = {call_id: tuple(found) for call_id, found in filed.items()}
     loaded.rows = {(r[0], r[1]): Row(*r) for r in held}
     loaded.alive = {r[0] for r in alive}

@@ -1,4 +1,6 @@
-"""Bring a database to the schema this version needs. Safe when run by many at once: one migrates, the rest wait."""
+"""Bring a database to the schema this version needs. Safe when run by many at once: one migrates, the rest
+wait.
+"""
 
 from __future__ import annotations
 
@@ -43,15 +45,19 @@ def _connect(dsn: str) -> Connection:
 
 
 def upgrade(dsn: str, *, movable_clock: bool = False) -> Migrated:
-    """Migrate to the newest revision as the database's owner. With `movable_clock` (tests and drills only) the
-    database gets a clock that can be moved ahead. Raises `Unreachable`."""
+    """Migrate to the newest revision as the database's owner. With `movable_clock` (tests and drills only)
+    the database gets a clock that can be moved ahead. Raises `Unreachable`.
+    """
     config = _config()
     with _connect(dsn) as connection, connection.begin():
         before = _revision(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         after = _revision(connection)
-        if movable_clock and connection.execute(text("SELECT to_regclass('fencepost.clock')")).scalar() is None:
+        if (
+            movable_clock
+            and connection.execute(text("SELECT to_regclass('fencepost.clock')")).scalar() is None
+        ):
             connection.exec_driver_sql(MOVABLE_CLOCK.replace("%", "%%"))
     return Migrated(before, after)
 

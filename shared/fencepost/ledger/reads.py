@@ -13,7 +13,7 @@ from uuid import UUID
 
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
-from fencepost.machine import Call, Run
+from fencepost.subjects import Call, Run
 
 Subject = tuple[str, UUID]
 """A tenant, and a run or call of it."""

@@ -1,12 +1,18 @@
 """Who may touch what: group roles without login, of which a deployment's login users are members.
 
-A worker cannot delete history or settle a repair, a relay cannot read a payload, a producer can do nothing but
-enqueue and look at its runs. Postgres enforces it; every process of the fleet logs in as its own role.
+A worker cannot delete history or settle a repair, a relay cannot read a payload, a producer can do nothing
+but enqueue and look at its runs. Postgres enforces it; every process of the fleet logs in as its own role.
 """
 
 from __future__ import annotations
 
-GROUPS = ("fencepost_worker", "fencepost_relay", "fencepost_producer", "fencepost_operator", "fencepost_reader")
+GROUPS = (
+    "fencepost_worker",
+    "fencepost_relay",
+    "fencepost_producer",
+    "fencepost_operator",
+    "fencepost_reader",
+)
 
 CREATE_ROLES = """
 DO $$

@@ -12,8 +12,8 @@ from uuid import UUID
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
-from fencepost.machine import Call, Run
 from fencepost.operations import Operation
+from fencepost.subjects import Call, Run
 
 
 def _columns(kind: type) -> tuple[str, ...]:
@@ -57,8 +57,18 @@ def values(record: Any, names: Iterable[str]) -> dict[str, Any]:
 def presented(by: Presented, version: int) -> dict[str, Any]:
     """How a row's UPDATE presents its term or its office to the guards."""
     if by.via in ("term", "claim"):
-        return {"presented_owner": by.owner, "presented_fence": by.fence, "presented_version": None, "presented_office": None}
-    return {"presented_owner": by.owner, "presented_fence": by.fence, "presented_version": version, "presented_office": by.via}
+        return {
+            "presented_owner": by.owner,
+            "presented_fence": by.fence,
+            "presented_version": None,
+            "presented_office": None,
+        }
+    return {
+        "presented_owner": by.owner,
+        "presented_fence": by.fence,
+        "presented_version": version,
+        "presented_office": by.via,
+    }
 
 
 def to_json(records: Sequence[dict[str, Any]]) -> str:

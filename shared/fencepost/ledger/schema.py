@@ -1,8 +1,9 @@
-"""The ledger's tables: the one definition. `guards.py` adds what Postgres itself refuses (R7), `roles.py` who may what.
+"""The ledger's tables: the one definition. `guards.py` adds what Postgres itself refuses (R7), `roles.py` who
+may what.
 
-Alembic migrates to exactly this (a test compares dumps). Every key leads with the tenant, so that tenants can be
-spread over several Postgres later. `presented_*` columns are how an UPDATE presents its term or office to the
-guards; the guards clear them, so at rest they are null.
+Alembic migrates to exactly this (a test compares dumps). Every key leads with the tenant, so that tenants can
+be spread over several Postgres later. `presented_*` columns are how an UPDATE presents its term or office to
+the guards; the guards clear them, so at rest they are null.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ runs = Table(
     PrimaryKeyConstraint("tenant", "id"),
     UniqueConstraint("tenant", "run_key"),
     # What the sweep and an operator look through, however many runs have ended.
-    Index("runs_open", "tenant", "created_at", postgresql_where=text("status NOT IN ('COMPLETED', 'STOPPED')")),
+    Index(
+        "runs_open", "tenant", "created_at", postgresql_where=text("status NOT IN ('COMPLETED', 'STOPPED')")
+    ),
 )
 
 events = Table(
@@ -126,7 +129,9 @@ events = Table(
     _col("hash", Text),
     PrimaryKeyConstraint("tenant", "run", "seq"),
     UniqueConstraint("id"),  # a change's id is its first event's: applying it twice is seen here
-    ForeignKeyConstraint(["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="events_run_fkey"),
+    ForeignKeyConstraint(
+        ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="events_run_fkey"
+    ),
 )
 
 calls = Table(
@@ -171,7 +176,9 @@ calls = Table(
     _col("version", BigInteger),
     *_presented(),
     PrimaryKeyConstraint("tenant", "id"),
-    ForeignKeyConstraint(["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"),
+    ForeignKeyConstraint(
+        ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"
+    ),
     # What a change loads of a run, however many calls it has had.
     Index("calls_open", "tenant", "run", postgresql_where=text(f"state IN ({OPEN_SQL}) OR doubt")),
     Index("calls_of_run", "tenant", "run"),

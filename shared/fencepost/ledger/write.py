@@ -1,7 +1,7 @@
 """Step 5 of `apply`: write what was decided, a constant number of statements for any number of changes.
 
-The order matters to the guards: events first (rows point at them), new calls under their run's live term, runs
-before calls (a run moved by a call's outcome presents that call's term), the outbox last.
+The order matters to the guards: events first (rows point at them), new calls under their run's live term,
+runs before calls (a run moved by a call's outcome presents that call's term), the outbox last.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
 from fencepost.ledger import rows, schema
 from fencepost.ledger.connect import Connection
-from fencepost.machine import Call, Run
 from fencepost.operations import Operation
 from fencepost.outcomes import Applied, Refused
+from fencepost.subjects import Call, Run
 
 Key = tuple[str, UUID]
 
@@ -71,21 +71,54 @@ def _update(table: Table, key: Sequence[str], names: Sequence[str]) -> str:
     return f"UPDATE {table.fullname} t SET ({target}) = ({source}) FROM {_recordset(table, [*key, *names])} WHERE {match}"
 
 
-_RUN_FIXED = (
-    "tenant id run_key planner planner_version principal request on_stop created_at deadline"
-).split()
-_CALL_FIXED = (
-    "tenant id run turn ordinal label tool tool_version effect operation scope compensates arguments arguments_hash"
-    " required"
-).split()
+_RUN_FIXED = [
+    "tenant",
+    "id",
+    "run_key",
+    "planner",
+    "planner_version",
+    "principal",
+    "request",
+    "on_stop",
+    "created_at",
+    "deadline",
+]
+_CALL_FIXED = [
+    "tenant",
+    "id",
+    "run",
+    "turn",
+    "ordinal",
+    "label",
+    "tool",
+    "tool_version",
+    "effect",
+    "operation",
+    "scope",
+    "compensates",
+    "arguments",
+    "arguments_hash",
+    "required",
+]
 _RUN_SET = [*(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED), *_PRESENTED, "presented_call"]
 _CALL_SET = [*(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED), *_PRESENTED]
 _CALL_NEW = [*rows.CALL_COLUMNS, *_PRESENTED]
 _OPERATION_SET = [n for n in rows.OPERATION_COLUMNS if n not in ("tenant", "key", "scope")]
 _ROW_NAMES = [*rows.ROW_COLUMNS, "publish_at", "publish_count"]
-_EVIDENCE_NAMES = (
-    "tenant id run call attempt owner fence applied receipt result code recorded_at"
-).split()
+_EVIDENCE_NAMES = [
+    "tenant",
+    "id",
+    "run",
+    "call",
+    "attempt",
+    "owner",
+    "fence",
+    "applied",
+    "receipt",
+    "result",
+    "code",
+    "recorded_at",
+]
 
 INSERT_PAYLOADS = (
     "INSERT INTO fencepost.payloads (tenant, digest, data)"
@@ -107,7 +140,8 @@ UPSERT_ROWS = _insert(
 DELETE_ROWS = (
     "DELETE FROM fencepost.outbox WHERE (tenant, subject) IN (SELECT * FROM unnest(%s::text[], %s::uuid[]))"
 )
-# A settled key wakes its waiters, in this run and in others: due now, the next generation. A wake only lowers due_at.
+# A settled key wakes its waiters, in this run and in others: due now, the next generation. A wake only lowers
+# due_at.
 WAKE = """
 UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
 FROM (SELECT w.tenant, w.subject FROM fencepost.outbox w JOIN fencepost.calls k ON k.tenant = w.tenant AND k.id = w.subject

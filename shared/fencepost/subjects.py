@@ -1,0 +1,123 @@
+"""The values of the kernel: one run, one call, and the view of both that a decision reads. No behaviour.
+
+Their fields are the columns of the ledger's tables, name for name, so that rows and replay can be compared
+(I6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from uuid import UUID
+
+from fencepost.clock import NEVER
+from fencepost.events import GENESIS
+from fencepost.states import CALL_OPEN, CallState, RunStatus
+
+C, R = CallState, RunStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run as the `runs` table holds it. Counters are folds of the events, never set by a caller.
+
+    `open`: calls not ended; `unsettled`: DISPATCHING or UNKNOWN; `repairs`: NEEDS_REPAIR; `effects`: own
+    committed effects not offset; `failures`: planner failures in a row; `ready_at`: when its next step is
+    due.
+    """
+
+    tenant: str
+    id: UUID
+    run_key: str
+    planner: str
+    planner_version: int
+    principal: str
+    request: str
+    on_stop: str
+    created_at: datetime
+    deadline: datetime
+    status: str = R.QUEUED
+    stop_reason: str | None = None
+    stop_detail: str | None = None
+    turn: int = 0
+    requests: int = 0
+    calls: int = 0
+    attempts: int = 0
+    open: int = 0
+    unsettled: int = 0
+    repairs: int = 0
+    effects: int = 0
+    failures: int = 0
+    ready_at: datetime = NEVER
+    result: str | None = None
+    preview: str | None = None
+    fence: int = 0
+    owner: str | None = None
+    calls_sum: str = GENESIS
+    seq: int = 0
+    head_hash: str = GENESIS
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call as the `calls` table holds it; `version` is the number of the last event that touched it.
+
+    `doubt`: an earlier attempt of this key may have had its effect; only the event named by `proof` clears it
+    (R3). `in_flight_until` and `quiet_at` are the greatest over all attempts; `lost`: the last attempt's
+    worker never answered; `waits`: another call holds the operation; `reused`: the result is another call's.
+    """
+
+    tenant: str
+    id: UUID
+    run: UUID
+    turn: int
+    ordinal: int
+    label: str
+    tool: str
+    tool_version: int
+    effect: str
+    operation: str | None
+    scope: str
+    compensates: str | None
+    arguments: str
+    arguments_hash: str
+    required: bool
+    state: str = C.PROPOSED
+    doubt: bool = False
+    attempts: int = 0
+    ready_at: datetime = NEVER
+    waits: bool = False
+    request: str | None = None
+    in_flight_until: datetime | None = None
+    quiet_at: datetime | None = None
+    reconcile_until: datetime | None = None
+    asks: int = 0
+    lost: bool = False
+    lookup: str | None = None
+    receipt: str | None = None
+    result: str | None = None
+    preview: str | None = None
+    error: str | None = None
+    reused: bool = False
+    proof: UUID | None = None
+    settled_seq: int | None = None
+    fence: int = 0
+    owner: str | None = None
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A run and those of its calls that a decision may touch."""
+
+    run: Run
+    calls: Mapping[UUID, Call] = field(default_factory=dict)
+
+    def open_calls(self) -> Iterator[Call]:
+        """The loaded calls that have not ended, in the order they were proposed."""
+        return iter(
+            sorted(
+                (c for c in self.calls.values() if c.state in CALL_OPEN), key=lambda c: (c.turn, c.ordinal)
+            )
+        )
