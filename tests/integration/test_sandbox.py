@@ -210,7 +210,7 @@ def test_lookups_are_booked_apart_from_requests_for_effects(caller: Caller) -> N
 
 
 def test_correlation_headers_are_booked_and_secrets_are_not(caller: Caller) -> None:
-    logged = {"x-fencepost-attempt": "2", "x-deadline": "2026-01-01T00:00:00Z"}
+    logged = {"x-fencepost-attempt": "2", "fencepost-call": "c", "x-deadline": "2026-01-01T00:00:00Z"}
     caller.debit(headers=logged | {"authorization": "Bearer secret"})
     effect, request = caller.sandbox.book.effects(key=caller.key)[0], caller.requests()[0]
     assert effect.headers == request.headers == logged | {"idempotency-key": caller.key}

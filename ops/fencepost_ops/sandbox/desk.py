@@ -256,5 +256,5 @@ def _correlation(request: HttpRequest) -> dict[str, str]:
     return {
         name: value
         for name, value in request.headers.items()
-        if name in _CORRELATION or name.startswith("x-fencepost-") or "deadline" in name
+        if name in _CORRELATION or name.startswith(("fencepost-", "x-fencepost-")) or "deadline" in name
     }
