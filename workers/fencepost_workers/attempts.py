@@ -1,22 +1,32 @@
-"""Making one attempt: the stored bytes over HTTP, or a Python tool. What comes back is judged, never guessed."""
+"""Making one attempt: the stored bytes over HTTP, or a Python tool. The answer is judged, never guessed."""
 
 from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime
+from typing import TypeVar
 
 from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import FaultInjected
-from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify
+from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
+from fencepost.subjects import Call
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
-from fencepost_workers.step import Held
+from fencepost_workers.role import Held, Role
 from fencepost_workers.tools.python import run_python
-from fencepost_workers.worker import Worker
 
 PREVIEW_CHARS = 500
+
+OrderT = TypeVar("OrderT", c.Plan, c.Send, c.Ask, c.Offset)
+
+
+def expect(order: c.Order, kind: type[OrderT]) -> OrderT:
+    """The order as the kind its claim answers with. TypeError for another: a bug of ours."""
+    if not isinstance(order, kind):
+        raise TypeError(f"expected {kind.__name__}, not {type(order).__name__}")
+    return order
 
 
 def payload(text: str) -> c.Payload:
@@ -25,17 +35,14 @@ def payload(text: str) -> c.Payload:
     return c.Payload(hashlib.sha256(data).hexdigest(), data, sanitize(text, PREVIEW_CHARS))
 
 
-async def attempt(worker: Worker, order: c.Send, held: Held) -> c.RecordOutcome:
+async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:
     """Execute the attempt `order` asks for, once, and say what to record."""
     call = order.call
-    tool = worker.app.registry[call.tool, call.tool_version]
-    outcome = await _outcome(worker, tool, order, held)
+    tool = role.worker.app.registry[call.tool, call.tool_version]
+    outcome = await _outcome(role, tool, order, held)
     result = payload(outcome.result_json_text) if isinstance(outcome, Applied) else None
     return c.RecordOutcome(
-        id=uuid7(),
-        tenant=call.tenant,
-        run=call.run,
-        rand=worker.rand(),
+        **role.stamped(call.tenant, call.run),
         term=held.term,
         call=call.id,
         attempt=order.attempt,
@@ -45,42 +52,49 @@ async def attempt(worker: Worker, order: c.Send, held: Held) -> c.RecordOutcome:
     )
 
 
-async def _outcome(worker: Worker, tool: Tool, order: c.Send, held: Held) -> Outcome:
+async def _outcome(role: Role, tool: Tool, order: c.Send, held: Held) -> Outcome:
     try:
         fault("dispatch.before_wire")
-    except FaultInjected as error:
-        return Refused("worker_error", f"failed before anything was sent: {error}", retryable=True)
+        headers = tool.dependency.sent_headers()
+        args = tool.read_arguments(order.call.arguments)
+    except Exception as error:  # noqa: BLE001 - whatever it is, nothing has been sent yet
+        return Refused("worker_error", f"nothing was sent: {told(error)}", retryable=True)
     # The last look at the clock before the wire: a suspended or starved worker sends nothing late.
     if held.remaining(order.timeout) <= 0:
-        return Refused("late", "the attempt had no time left before anything was sent", retryable=True)
+        return Refused("late", "the attempt had no time left; nothing was sent", retryable=True)
     try:
-        outcome = await _send(worker, tool, order, held)
+        if tool.kind == "python":
+            outcome = await run_python(tool, args, _handed(order, held), role.worker.executor)
+        else:
+            outcome = await _send(role, tool, order, held, headers)
         fault("dispatch.after_effect")
     except FaultInjected as error:
         return Unsure("worker_error", f"failed after the request was sent: {error}")
     return outcome
 
 
-async def _send(worker: Worker, tool: Tool, order: c.Send, held: Held) -> Outcome:
+def _handed(order: c.Send, held: Held) -> Attempt:
+    return Attempt(
+        run=str(order.call.run),
+        call=str(order.call.id),
+        number=order.attempt,
+        operation_key=order.key or "",
+        deadline=order.deadline,
+        remaining=lambda: held.remaining(order.timeout),
+    )
+
+
+async def _send(
+    role: Role, tool: Tool, order: c.Send, held: Held, headers: tuple[tuple[str, str], ...]
+) -> Outcome:
     call = order.call
-    if tool.kind == "python":
-        handed = Attempt(
-            run=str(call.run),
-            call=str(call.id),
-            number=order.attempt,
-            operation_key=order.key or "",
-            deadline=order.deadline,
-            remaining=lambda: held.remaining(order.timeout),
-        )
-        return await run_python(tool, tool.read_arguments(call.arguments), handed, worker.executor)
-    assert call.request is not None
-    sent = await worker.engine.send(
-        StoredRequest.from_text(call.request),
+    sent = await role.worker.engine.send(
+        StoredRequest.from_text(call.request or ""),
         key=order.key,
         deadline=order.deadline,
         timeout=held.remaining(order.timeout),
         correlation=correlation(call, order.attempt, held),
-        headers=tool.dependency.sent_headers(),
+        headers=headers,
         kind="effect",
     )
     try:
@@ -90,9 +104,10 @@ async def _send(worker: Worker, tool: Tool, order: c.Send, held: Held) -> Outcom
     return classify(tool, sent, now=datetime.now(UTC))
 
 
-def correlation(call: c.Call, number: int, held: Held) -> dict[str, str]:
+def correlation(call: Call, number: int, held: Held) -> dict[str, str]:
     """The headers by which a downstream's log is matched with the ledger."""
-    return {"run": str(call.run), "call": str(call.id), "attempt": str(number), "fence": str(held.term.fence)}
+    fence = str(held.term.fence)
+    return {"run": str(call.run), "call": str(call.id), "attempt": str(number), "fence": fence}
 
 
 def evidence_of(command: c.Command) -> c.FileEvidence | None:

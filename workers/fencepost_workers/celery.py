@@ -22,13 +22,14 @@ from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.reconciler import Reconciler
-from fencepost_workers.step import Message, Role, Step
+from fencepost_workers.role import Message, Role
+from fencepost_workers.step import Step
 from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
 DRAIN_S = 30.0
-_ROLES: dict[Queue, type[Planner | Dispatcher | Reconciler | Compensator]] = {
+_ROLES: dict[Queue, type[Role]] = {
     Queue.PLANNER: Planner,
     Queue.DISPATCHER: Dispatcher,
     Queue.RECONCILER: Reconciler,
@@ -107,34 +108,41 @@ app.conf.update(configure(load_settings()))
 
 
 class Process:
-    """The worker of this process, made when its first task arrives and not at import (forks inherit nothing)."""
+    """The worker of this process, made when it is first asked for and not at import (forks inherit nothing)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._worker: Worker | None = None
+        self._sweeper: Sweeper | None = None
         self._steps: dict[Queue, Step] = {}
+        self._stopped = False
 
     def step(self, queue: Queue) -> Step:
-        """The pipeline of a queue."""
+        """The pipeline of a queue. Raises UsageError or Unreachable where there can be none."""
         with self._lock:
+            if self._stopped:
+                raise Unreachable("this process has stopped")
             if self._worker is None:
                 self._worker = Worker(load_settings(), queue)
             if queue not in self._steps:
-                role: Role = _ROLES[queue](self._worker)
-                self._steps[queue] = Step(self._worker, role)
+                self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
+                if queue is Queue.RECONCILER:
+                    self._sweeper = Sweeper(self._worker.pool, self._worker.ledger)
             return self._steps[queue]
 
     def drain(self) -> None:
-        """Claim nothing more."""
+        """Claim nothing more. Called in a signal handler: it takes no lock that the main thread ever holds."""
         if self._worker is not None:
             self._worker.drain()
 
     def stop(self) -> None:
         """Finish what is in flight, and end."""
         with self._lock:
+            self._stopped = True
+            if self._sweeper is not None:
+                self._sweeper.stop()
             if self._worker is not None:
                 self._worker.stop(DRAIN_S)
-                self._worker = None
 
 
 PROCESS = Process()
@@ -162,8 +170,8 @@ def _ready(sender: Any, **_: object) -> None:
         for queue in sender.app.amqp.queues.consume_from:
             PROCESS.step(Queue(queue))
     except FencepostError as error:
-        log.error("%s", error)
-        raise SystemExit(3 if isinstance(error, Unreachable) else 2) from None
+        log.error("%s", error)  # noqa: TRY400 - a sentence for whoever set it up
+        raise SystemExit(error.exit_code) from None
 
 
 @signals.worker_shutting_down.connect

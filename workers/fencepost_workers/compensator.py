@@ -18,70 +18,59 @@ from fencepost.proposals import Rejected, Validated, validate
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import compensation_key
-from fencepost_workers.step import Held, Message
+from fencepost_workers.attempts import expect
+from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
 
 
-class Compensator:
-    """Asks the tool of an effect for the proposal that offsets it; validated and authorised like any other."""
+class Compensator(Role):
+    """Asks the tool of an effect for what offsets it; that is validated and authorised like any proposal."""
 
     queue = Queue.COMPENSATOR
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._results: dict[UUID, bytes | None] = {}
         self._lock = threading.Lock()
 
-    def lease_ttl(self, prepared: Prepared) -> timedelta:
+    def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
+        """The planning of one compensation and its grace."""
         return self._cap + self._grace
 
-    def claim(self, prepared: Prepared, message: Message, term: c.Term) -> c.ClaimStopped | None:
-        tenant, subject, generation = message
-        return c.ClaimStopped(
-            id=uuid7(),
-            tenant=tenant,
-            run=subject,
-            rand=self._worker.rand(),
-            subject=subject,
-            generation=generation,
-            worker=self._worker.token,
-            term=term,
-            cap=self._cap,
-            grace=self._grace,
-        )
+    def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimStopped | None:
+        """The claim of a run that stops or compensates."""
+        return c.ClaimStopped(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
     def gather(self, orders: Sequence[c.Order]) -> None:
+        """The stored results of the effects to offset, in one statement."""
         offsets = [order for order in orders if isinstance(order, c.Offset)]
-        wanted = {(o.forward.tenant, o.forward.result) for o in offsets if o.forward.result is not None}
-        with self._worker.pool.connection() as connection:
-            found = reads.payloads(connection, sorted(wanted))
+        keys = {o.forward.id: (o.forward.tenant, o.forward.result or "") for o in offsets}
+        with self.worker.pool.connection() as connection:
+            found = reads.payloads(connection, sorted(set(keys.values())))
         with self._lock:
-            for order in offsets:
-                self._results[order.forward.id] = found.get((order.forward.tenant, order.forward.result or ""))
+            self._results.update({call: found.get(key) for call, key in keys.items()})
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
-        assert isinstance(order, c.Offset)
+        """Propose the compensation of one effect, and say what to record."""
+        offset = expect(order, c.Offset)
         with self._lock:
-            result = self._results.pop(order.forward.id, None)
+            result = self._results.pop(offset.forward.id, None)
         loop = asyncio.get_running_loop()
-        proposal = await loop.run_in_executor(self._worker.executor, self._propose, order, result)
+        proposal = await loop.run_in_executor(self.worker.executor, self._propose, offset, result)
         fault("compensate.after_plan")
         return c.RecordCompensation(
-            id=uuid7(),
-            tenant=order.run.tenant,
-            run=order.run.id,
-            rand=self._worker.rand(),
+            **self.stamped(offset.run.tenant, offset.run.id),
             term=held.term,
-            forward=order.forward.id,
+            forward=offset.forward.id,
             proposal=proposal,
             call_id=uuid7(),
         )
 
     def _propose(self, order: c.Offset, result: bytes | None) -> Validated | Rejected:
         forward = order.forward
-        tool = self._worker.app.registry[forward.tool, forward.tool_version]
+        tool = self.worker.app.registry[forward.tool, forward.tool_version]
         label = f"offset {forward.label}"
         try:
             args = tool.read_arguments(forward.arguments)
@@ -91,7 +80,7 @@ class Compensator:
             return Rejected(5, "compensation_failed", told(error), forward.tool, label, forward.arguments)
         checked = validate(
             proposal,
-            tools=self._worker.app.tools,
+            tools=self.worker.app.tools,
             tenant=order.run.tenant,
             run_id=str(order.run.id),
             turn=order.run.turn + 1,
@@ -101,9 +90,3 @@ class Compensator:
             return checked
         # Whatever the tool's own intent says: one key per effect that is offset (I11).
         return replace(checked, operation=compensation_key(forward.operation or ""), required=False)
-
-    def evidence(self, command: c.Command) -> c.Command | None:
-        return None
-
-    def recorded(self) -> None:
-        pass

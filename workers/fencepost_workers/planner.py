@@ -1,14 +1,12 @@
-"""Queue `planner`: rebuild the context from the ledger, ask the planner, record its turn. The model proposes (R5)."""
+"""Queue `planner`: rebuild the context from the ledger, ask the planner, record its turn (R5)."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import json
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
 from uuid import UUID
 
 from fencepost import commands as c
@@ -22,95 +20,75 @@ from fencepost.proposals import validate
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import CallView, Context, Turn, load_result
-from fencepost_workers.attempts import payload
-from fencepost_workers.models.scripted import ScriptedPlanner
-from fencepost_workers.step import Held, Message
+from fencepost_workers import models
+from fencepost_workers.attempts import expect, payload
+from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
 
+MESSAGE_CHARS = 500
 
-class Planner:
-    """Plans runs. The context holds exactly one result per call and is the same on every rebuild."""
+
+class Planner(Role):
+    """Plans runs. The context holds exactly one entry per call and is the same on every rebuild."""
 
     queue = Queue.PLANNER
 
     def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+        super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._contexts: dict[UUID, ContextData] = {}
+        self._planners: dict[tuple[str, int], models.Planner] = {}
         self._lock = threading.Lock()
-        self._scripted: dict[tuple[str, int], ScriptedPlanner] = {}
 
-    def lease_ttl(self, prepared: Prepared) -> timedelta:
+    def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
+        """One answer of the planner and its grace."""
         return self._cap + self._grace
 
-    def claim(self, prepared: Prepared, message: Message, term: c.Term) -> c.ClaimRun | None:
-        tenant, subject, generation = message
-        return c.ClaimRun(
-            id=uuid7(),
-            tenant=tenant,
-            run=subject,
-            rand=self._worker.rand(),
-            subject=subject,
-            generation=generation,
-            worker=self._worker.token,
-            term=term,
-            cap=self._cap,
-            grace=self._grace,
-        )
+    def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimRun | None:
+        """The claim of a run."""
+        return c.ClaimRun(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
     def gather(self, orders: Sequence[c.Order]) -> None:
+        """The contexts of all claimed runs, in two statements."""
         fault("planner.after_claim")
         wanted = [(order.run.tenant, order.run.id) for order in orders if isinstance(order, c.Plan)]
-        with self._worker.pool.connection() as connection:
+        with self.worker.pool.connection() as connection:
             found = reads.plan_contexts(connection, wanted)
         with self._lock:
             self._contexts.update(found)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
-        assert isinstance(order, c.Plan)
-        run = order.run
+        """Ask for the next turn, validate what it proposes, and say what to record."""
+        plan = expect(order, c.Plan)
+        run = plan.run
         with self._lock:
             data = self._contexts.pop(run.id)
-        spec = self._worker.app.find_planner(run.planner, run.planner_version)
+        spec = self.worker.app.find_planner(run.planner, run.planner_version)
+        context = context_of(data)
         try:
-            turn = await asyncio.wait_for(self._propose(spec, context_of(data)), held.remaining(order.timeout))
+            planner = self._planner(spec)
+            turn = await asyncio.wait_for(planner.propose(context), held.remaining(plan.timeout))
             fault("planner.after_model")
-            return self._recorded_turn(order, held, spec, data, turn)
+            return self._recorded(plan, held, spec, context, turn)
         except TimeoutError:
-            code, message = "timeout", f"no answer within {order.timeout.total_seconds():g} s"
+            code, message = "timeout", f"no answer within {plan.timeout.total_seconds():g} s"
         except Exception as error:  # noqa: BLE001 - a planner is the application's code, or a model's mood
-            code, message = "planner_error", told(error)
-        return c.RecordPlanLost(
-            id=uuid7(),
-            tenant=run.tenant,
-            run=run.id,
-            rand=self._worker.rand(),
-            term=held.term,
-            code=code,
-            message=sanitize(message, 500),
-        )
+            code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
+        fields = self.stamped(run.tenant, run.id)
+        return c.RecordPlanLost(**fields, term=held.term, code=code, message=message)
 
-    async def _propose(self, spec: PlannerSpec, context: Context) -> Turn:
-        if spec.script is not None:
-            key = (spec.name, spec.version)
-            planner = self._scripted.get(key) or ScriptedPlanner.load(spec.name, spec.script)
-            self._scripted[key] = planner
-            return await planner.propose(context)
-        assert spec.plan is not None
-        if inspect.iscoroutinefunction(spec.plan):
-            answer: Any = await spec.plan(context)
-        else:
-            answer = await asyncio.get_running_loop().run_in_executor(self._worker.executor, spec.plan, context)
-        if not isinstance(answer, Turn):
-            raise TypeError(f"planner {spec.name} gave a {type(answer).__name__}, not a Turn")
-        return answer
+    def _planner(self, spec: PlannerSpec) -> models.Planner:
+        key = (spec.name, spec.version)
+        if key not in self._planners:
+            self._planners[key] = models.planner_for(spec, self.worker.executor)
+        return self._planners[key]
 
-    def _recorded_turn(
-        self, order: c.Plan, held: Held, spec: PlannerSpec, data: ContextData, turn: Turn
+    def _recorded(
+        self, order: c.Plan, held: Held, spec: PlannerSpec, context: Context, turn: Turn
     ) -> c.RecordTurn:
         run, number = order.run, order.run.turn + 1
-        tools = self._worker.app.tools
+        tools = self.worker.app.tools
         proposals = tuple(
             validate(p, tools=tools, tenant=run.tenant, run_id=str(run.id), turn=number, ordinal=n)
             for n, p in enumerate(turn.proposals)
@@ -118,24 +96,19 @@ class Planner:
         finish = payload(result_text(turn.finish)) if turn.finish is not None else None
         answer = payload(_transcript(turn))
         return c.RecordTurn(
-            id=uuid7(),
-            tenant=run.tenant,
-            run=run.id,
-            rand=self._worker.rand(),
+            **self.stamped(run.tenant, run.id),
             term=held.term,
             turn=number,
             proposals=proposals,
             call_ids=tuple(uuid7() for _ in proposals),
             finish=finish,
-            objection=_objection(spec, context_of(data)) if finish is not None else None,
+            objection=_objection(spec, context) if finish is not None else None,
             answer=answer,
             payloads=(answer, finish) if finish is not None else (answer,),
         )
 
-    def evidence(self, command: c.Command) -> c.Command | None:
-        return None  # a late answer of a planner is only a lost cost; whoever took over has asked anew
-
     def recorded(self) -> None:
+        """After the turn's COMMIT."""
         fault("planner.after_record")
 
 
@@ -146,7 +119,7 @@ def _transcript(turn: Turn) -> str:
 
 
 def _objection(spec: PlannerSpec, context: Context) -> str | None:
-    """What the run's verify function has against a claimed completion; a judge that breaks has not agreed."""
+    """What the verify function has against a claimed completion; a judge that breaks has not agreed."""
     if spec.verify is None:
         return None
     try:
@@ -155,11 +128,12 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
         return told(error)
     if verdict is True:
         return None
-    return sanitize(verdict, 500) if isinstance(verdict, str) and verdict else "the run's verify function said no"
+    said = verdict if isinstance(verdict, str) and verdict else "the run's verify function said no"
+    return sanitize(said, MESSAGE_CHARS)
 
 
 def context_of(data: ContextData) -> Context:
-    """The planner's context, from the ledger alone: one entry per call, in the order proposed."""
+    """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
     run = data.run
     calls = tuple(
         CallView(

@@ -1,12 +1,10 @@
-"""Queue `reconciler`: what happened to an attempt nobody answered for. Asks, or repeats where the contract allows."""
+"""Queue `reconciler`: what became of an attempt nobody answered for? Asks, or repeats where it may."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 
 from fencepost import commands as c
-from fencepost.clock import uuid7
 from fencepost.errors import FaultInjected
 from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import classify_lookup, result_text, told
@@ -14,84 +12,70 @@ from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import Absent, Found, LookupResult, Unclear
-from fencepost_workers.attempts import attempt, correlation, evidence_of, payload
-from fencepost_workers.dispatcher import tool_lease
-from fencepost_workers.step import Held, Message
-from fencepost_workers.worker import Worker
+from fencepost_workers.attempts import attempt, correlation, evidence_of, expect, payload
+from fencepost_workers.role import Held, Message, Role, attempt_lease
 
 
-class Reconciler:
-    """Takes over, asks the downstream, and repeats the stored request under the same key where that is safe."""
+class Reconciler(Role):
+    """Takes over, asks the downstream, and repeats the stored request under its key where that is safe."""
 
     queue = Queue.RECONCILER
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
-
     def lease_ttl(self, prepared: Prepared) -> timedelta:
-        return tool_lease(self._worker.app.registry.get((prepared.tool or "", prepared.tool_version or 0)))
+        """One attempt, or one question, and its grace."""
+        return attempt_lease(self.tool_of(prepared))
 
-    def claim(self, prepared: Prepared, message: Message, term: c.Term) -> c.ClaimDoubt | None:
-        tenant, subject, generation = message
-        return c.ClaimDoubt(
-            id=uuid7(),
-            tenant=tenant,
-            run=prepared.run,
-            rand=self._worker.rand(),
-            subject=subject,
-            generation=generation,
-            worker=self._worker.token,
-            term=term,
-        )
-
-    def gather(self, orders: Sequence[c.Order]) -> None:
-        pass
+    def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimDoubt | None:
+        """The claim of a call in doubt."""
+        return c.ClaimDoubt(**self.named(prepared, message, term, token))
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
+        """Repeat, or ask."""
         if isinstance(order, c.Send):
-            return await attempt(self._worker, order, held)
-        assert isinstance(order, c.Ask)
-        found = await self._ask(order, held)
-        result = payload(result_text(found.result)) if isinstance(found, Found) and found.result is not None else None
+            return await attempt(self, order, held)
+        asked = expect(order, c.Ask)
+        found = await self._ask(asked, held)
         try:
             fault("reconcile.after_lookup")
         except FaultInjected as error:
-            found, result = Unclear(told(error)), None
+            found = Unclear(told(error))
+        known = isinstance(found, Found) and found.result is not None
+        result = payload(result_text(found.result)) if isinstance(found, Found) and known else None
         return c.RecordLookup(
-            id=uuid7(),
-            tenant=order.call.tenant,
-            run=order.call.run,
-            rand=self._worker.rand(),
+            **self.stamped(asked.call.tenant, asked.call.run),
             term=held.term,
-            call=order.call.id,
-            answer=_answer(order, found, result),
+            call=asked.call.id,
+            answer=_answer(asked, found, result),
             result=result,
             payloads=(result,) if result else (),
         )
 
     async def _ask(self, order: c.Ask, held: Held) -> LookupResult:
         call = order.call
-        tool = self._worker.app.registry[call.tool, call.tool_version]
+        tool = self.worker.app.registry[call.tool, call.tool_version]
         try:
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")
+            headers = tool.dependency.sent_headers()
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
             return Unclear(told(error))
-        sent = await self._worker.engine.send(
+        sent = await self.worker.engine.send(
             question,
             key=None,
             deadline=order.asked_at + order.timeout,
             timeout=held.remaining(order.timeout),
             correlation=correlation(call, call.attempts, held),
-            headers=tool.dependency.sent_headers(),
+            headers=headers,
             kind="lookup",
         )
         return classify_lookup(tool, args, sent)
 
     def evidence(self, command: c.Command) -> c.Command | None:
+        """A real answer to a repeat is evidence; an answer to a question is not: it may be old."""
         return evidence_of(command)
 
     def recorded(self) -> None:
+        """After the lookup's COMMIT."""
         fault("reconcile.after_record")
 
 

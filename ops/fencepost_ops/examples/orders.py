@@ -1,7 +1,7 @@
-"""An order: reserve inventory, debit a wallet, schedule a shipment, against HTTP services with books of their own.
+"""An order: reserve inventory, debit a wallet, schedule a shipment, at services with books of their own.
 
-The three services deduplicate by key and can be asked by key. If a step fails for good, the effects of the steps
-before it are offset, latest first. `FENCEPOST_APP=fencepost_ops.examples.orders:app` names this application.
+The three services deduplicate by key and can be asked by key. If a step fails for good, the effects of the
+steps before it are offset, latest first. `FENCEPOST_APP=fencepost_ops.examples.orders:app` names this app.
 """
 
 from collections.abc import Callable
@@ -37,7 +37,7 @@ PROMISED = Contract(
     not_applied=frozenset({400, 402, 412, 429, 503}),
     retryable=frozenset({429, 503}),
 )
-"""What the three services promise: equal keys once, a refusal stores nothing, and they can be asked by key."""
+"""What the three services promise: equal keys once, refusals store nothing, they can be asked by key."""
 
 app = App("orders")
 
@@ -221,12 +221,12 @@ def _asks(service: str) -> Callable[[BaseModel, str], Request]:
     return lambda _args, key: Request.get(f"/{service}/by-key/{key}")
 
 
-for _tool in (reserve, release):
-    _tool.lookup(_asks("inventory"))
-for _tool in (debit, refund):
-    _tool.lookup(_asks("wallet"))
-for _tool in (schedule, cancel):
-    _tool.lookup(_asks("shipping"))
+reserve.lookup(_asks("inventory"))
+release.lookup(_asks("inventory"))
+debit.lookup(_asks("wallet"))
+refund.lookup(_asks("wallet"))
+schedule.lookup(_asks("shipping"))
+cancel.lookup(_asks("shipping"))
 
 
 @app.planner("fulfil", version=1)

@@ -1,4 +1,4 @@
-"""The outbox beside `apply`: handing unclaimed work back, and finding open subjects that have lost their row."""
+"""The outbox beside `apply`: handing unclaimed work back, finding open subjects without their row."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from fencepost.ledger.schema import OPEN_SQL
 _PUBLISH_AGAIN = """
 UPDATE fencepost.outbox o SET publish_at = fencepost.now()
 FROM unnest(%s::text[], %s::uuid[], %s::bigint[]) AS n (tenant, subject, generation)
-WHERE o.tenant = n.tenant AND o.subject = n.subject AND o.generation = n.generation AND o.publish_at > fencepost.now()
+WHERE o.tenant = n.tenant AND o.subject = n.subject AND o.generation = n.generation
+  AND o.publish_at > fencepost.now()
 """
 
 _MISSING = f"""
@@ -22,7 +23,7 @@ WHERE r.status NOT IN ('COMPLETED', 'STOPPED')
   AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.subject = r.id)
 UNION ALL
 SELECT k.tenant, k.run, k.id FROM fencepost.calls k
-WHERE (k.state IN ({OPEN_SQL}) OR k.doubt) AND k.state IN ({OPEN_SQL})
+WHERE k.state IN ({OPEN_SQL})
   AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = k.tenant AND o.subject = k.id)
 LIMIT %s
 """
@@ -35,6 +36,6 @@ def publish_again(connection: Connection, messages: Sequence[tuple[str, UUID, in
 
 
 def missing(connection: Connection, limit: int = 1000) -> list[c.Sweep]:
-    """Commands that give open subjects their missing rows back. Any at all is an alarm: nothing should lose one."""
+    """Commands that give open subjects their rows back. Any at all is an alarm: nothing should lose one."""
     found = connection.execute(_MISSING, [limit]).fetchall()
     return [c.Sweep(id=uuid7(), tenant=tenant, run=run, subject=subject) for tenant, run, subject in found]
