@@ -1,7 +1,7 @@
-"""The Celery application: four queues, one task each, and settings that leave no retry to anybody but us (R4).
+"""The Celery application: four queues, one task each, and settings that leave no retry to others (R4).
 
-Early acks: Postgres republishes what is lost; late acks would only add duplicates and an uncounted retry owner.
-The hostile mode (`FENCEPOST_HOSTILE`, for tests) turns on exactly what this configuration avoids.
+Early acks: Postgres republishes what is lost; late acks would only add duplicates and an uncounted retry
+owner. The hostile mode (`FENCEPOST_HOSTILE`, for tests) turns on exactly what this configuration avoids.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from fencepost_workers.planner import Planner
 from fencepost_workers.reconciler import Reconciler
 from fencepost_workers.role import Message, Role
 from fencepost_workers.step import Step
+from fencepost_workers.sweep import Sweeper
 from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -108,7 +109,7 @@ app.conf.update(configure(load_settings()))
 
 
 class Process:
-    """The worker of this process, made when it is first asked for and not at import (forks inherit nothing)."""
+    """The worker of this process, made when it is first asked for, so that forks inherit nothing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -131,7 +132,7 @@ class Process:
             return self._steps[queue]
 
     def drain(self) -> None:
-        """Claim nothing more. Called in a signal handler: it takes no lock that the main thread ever holds."""
+        """Claim nothing more. For signal handlers: takes no lock that the main thread ever holds."""
         if self._worker is not None:
             self._worker.drain()
 

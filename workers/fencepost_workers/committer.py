@@ -1,37 +1,42 @@
 """The group committer: outcomes that finish one by one are recorded in batches, one transaction each.
 
-While a batch is being written the next one gathers, so that a busy worker commits rarely and an idle one at once.
-A batch whose reply was lost is applied again: every command returns its first outcome (R2 needs the answer).
+While a batch is being written the next one gathers, so that a busy worker commits rarely and an idle one
+at once. A batch whose reply was lost is applied again: every command returns its first outcome (R2 needs
+the answer).
 """
 
 from __future__ import annotations
 
 import logging
 import queue
-import random
 import threading
-import time
-from concurrent.futures import Future
+from collections.abc import Sequence
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 
 from fencepost.commands import Answer, Command
-from fencepost.errors import FencepostError, Unreachable
 from fencepost.ledger.apply import Ledger
+from fencepost_workers.patience import Patience
 
 log = logging.getLogger(__name__)
 
 MAX_BATCH = 100
 PATIENCE_S = 60.0  # how long an outcome waits for Postgres to come back before its takeover has to settle it
-_PAUSE_S = 0.2
+CLOSE_WITHIN_S = 5.0  # how long it waits when the process ends
 
 _Entry = tuple[Command, "Future[Answer]"]
 
 
 class Committer:
-    """One thread that applies what it is handed. `submit` never blocks; its future holds the answer, or raises
-    `Unreachable` when Postgres stayed away for `PATIENCE_S`."""
+    """One thread that applies what it is handed.
+
+    `submit` never blocks; its future holds the answer, or raises what `Ledger.apply` raised:
+    `Unreachable` when Postgres stayed away for `PATIENCE_S`.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._patience = Patience()
         self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         self._thread.start()
@@ -42,8 +47,13 @@ class Committer:
         self._waiting.put((command, future))
         return future
 
-    def close(self) -> None:
-        """Apply what is waiting and end."""
+    def alive(self) -> bool:
+        """Whether somebody still applies what is submitted."""
+        return self._thread.is_alive()
+
+    def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
+        """Apply what is waiting and end; a Postgres that is away is waited for `within_s` and no longer."""
+        self._patience.hurry(within_s)
         self._waiting.put(None)
         self._thread.join()
 
@@ -64,27 +74,18 @@ class Committer:
             if ending:
                 return
 
-    def _commit(self, batch: list[_Entry]) -> None:
+    def _commit(self, batch: Sequence[_Entry]) -> None:
+        commands = [command for command, _ in batch]
+        waiting = f"{len(batch)} outcomes wait"
         try:
-            answers = apply_patiently(self._ledger, [command for command, _ in batch])
+            answers = self._patience.call(lambda: self._ledger.apply(commands), PATIENCE_S, waiting)
         except Exception as error:  # noqa: BLE001 - one batch's failure must not end the committer
             for _, future in batch:
-                future.set_exception(error)
+                with suppress(InvalidStateError):
+                    future.set_exception(error)
             return
         for (_, future), answer in zip(batch, answers, strict=True):
-            future.set_result(answer)
-
-
-def apply_patiently(ledger: Ledger, commands: list[Command], patience_s: float = PATIENCE_S) -> list[Answer]:
-    """Apply, and again while Postgres is away: each command returns its first outcome. Raises `Unreachable`."""
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            return ledger.apply(commands)
-        except Unreachable as error:
-            if time.monotonic() > until:
-                raise
-            log.warning("the ledger is away, %d outcomes wait: %s", len(commands), error)
-        except FencepostError:
-            raise
-        time.sleep(_PAUSE_S * (0.5 + random.random()))
+            with suppress(
+                InvalidStateError
+            ):  # whoever waited was cancelled; the outcome is recorded all the same
+                future.set_result(answer)

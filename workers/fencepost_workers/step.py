@@ -3,8 +3,13 @@
     messages ──▶ prepare (1 read) ──▶ leases (1 Lua call) ──▶ claims (1 transaction) ──▶ orders
     order ──▶ act (no connection, no transaction, no lock held: R8) ──▶ record (group commit) ──▶ release
 
-A role says which claim its queue makes and how it acts on an order; everything else is here. A task claims no more
-items of its list than its process has free slots and starts them at once; leftovers wait in the task for a slot.
+A role says which claim its queue makes and how it acts on an order; everything else is here. A task
+claims no more items of its list than its process has free slots and starts them at once; leftovers wait
+in the task for a slot.
+
+Whatever fails between a recorded claim and a recorded outcome is settled by the claim's takeover: the
+row is due again at the attempt's deadline and grace, at once if this process ends. Slots and leases are
+given back always.
 """
 
 from __future__ import annotations
@@ -15,9 +20,6 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import Protocol
-from uuid import UUID
 
 from fencepost import commands as c
 from fencepost.clock import boottime, token
@@ -26,59 +28,24 @@ from fencepost.leases import Want, lease_key
 from fencepost.ledger import reads
 from fencepost.ledger.outbox import publish_again
 from fencepost.ledger.reads import Prepared
-from fencepost.states import Queue
+from fencepost_workers.patience import Patience
+from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
 BUSY_TRIES = 5
 BUSY_PAUSE_S = 0.05  # at most; somebody is moving the row at this very instant
-
-Message = tuple[str, UUID, int]
+CLAIM_PATIENCE_S = 3.0  # for a Postgres that restarts; longer than that, its rows are published again anyway
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one execution holds: its term, its lease, and the local clock (CLOCK_BOOTTIME) before the claim was
-    sent, from which its timeout counts (R6)."""
+class _Wish:
+    """A claim about to be made, under a lease."""
 
+    claim: c.Claim
     term: c.Term
     lease: str
-    anchor: float
-
-    def remaining(self, timeout: timedelta) -> float:
-        """Seconds left of `timeout`, by a clock that also counts while the machine is suspended."""
-        return self.anchor + timeout.total_seconds() - boottime()
-
-
-class Role(Protocol):
-    """What distinguishes a queue's worker from the others."""
-
-    queue: Queue
-
-    def lease_ttl(self, prepared: Prepared) -> timedelta:
-        """At least as long as the claim may last: attempt and grace."""
-        ...
-
-    def claim(self, prepared: Prepared, message: Message, term: c.Term) -> c.Claim | None:
-        """The claim for one message; None to leave it to another process (its row is published again)."""
-        ...
-
-    def gather(self, orders: Sequence[c.Order]) -> None:
-        """Read, in a constant number of statements, what acting on these orders needs."""
-        ...
-
-    async def act(self, order: c.Order, held: Held) -> c.Command | None:
-        """Do it, and say what to record. Never raises for what the outside does."""
-        ...
-
-    def evidence(self, command: c.Command) -> c.Command | None:
-        """What a fenced-out execution files instead (R9), if it holds a real answer."""
-        ...
-
-    def recorded(self) -> None:
-        """Called after a record was committed (a fault point)."""
-        ...
 
 
 class Step:
@@ -87,11 +54,14 @@ class Step:
     def __init__(self, worker: Worker, role: Role) -> None:
         self._worker = worker
         self._role = role
+        self._patience = Patience()
 
     def handle(self, messages: Sequence[Message]) -> int:
         """Claim and start everything a task names, as slots allow; how many were started.
 
-        Returns once all are started or dropped, not once they are done. What a drain leaves is handed back.
+        Returns once all are started or dropped, not once they are done. What a drain leaves is handed
+        back; what could not be claimed because Redis or Postgres was away is published again by the
+        relay.
         """
         started, waiting = 0, list(messages)
         while waiting:
@@ -100,16 +70,7 @@ class Step:
                 self._hand_back(waiting)
                 break
             batch, waiting = waiting[:taken], waiting[taken:]
-            orders: list[tuple[c.Order, Held]] = []
-            try:
-                orders = self._claim(batch)
-            except Unreachable as error:
-                log.warning("%s: %d items wait to be published again: %s", self._role.queue, len(batch), error)
-            finally:
-                self._worker.slots.free(taken - len(orders))
-            for order, held in orders:
-                self._worker.start(self._run(order, held))
-            started += len(orders)
+            started += self._begin(batch)
         return started
 
     def _hand_back(self, messages: Sequence[Message]) -> None:
@@ -117,63 +78,122 @@ class Step:
             with self._worker.pool.connection() as connection:
                 publish_again(connection, messages)
         except FencepostError as error:
-            log.warning("could not hand back %d items, they are published again later: %s", len(messages), error)
+            log.warning(
+                "could not hand back %d items, they are published again later: %s", len(messages), error
+            )
+
+    def _begin(self, batch: Sequence[Message]) -> int:
+        """Claim a batch, whose slots are taken, and start what was granted; how many."""
+        orders: list[tuple[c.Order, Held]] = []
+        try:
+            orders = self._claim(batch)
+        except Unreachable as error:
+            log.warning("%s: %d items wait to be published again: %s", self._role.queue, len(batch), error)
+        except Exception:
+            log.exception("%s: %d items were not begun", self._role.queue, len(batch))
+        finally:
+            self._worker.slots.free(len(batch) - len(orders))
+        if orders:
+            self._worker.start([self._run(order, held) for order, held in orders])
+        return len(orders)
 
     def _claim(self, batch: Sequence[Message]) -> list[tuple[c.Order, Held]]:
-        stamped = self._worker.pulse_token()
+        stamped = self._worker.pulse.token()
         with self._worker.pool.connection() as connection:
             prepared = reads.prepare(connection, [(tenant, subject) for tenant, subject, _ in batch])
-        known = [(m, p) for m in batch if (p := prepared.get(m[1])) is not None]
-        anchor = boottime()
-        claims = self._granted(known, anchor)
-        answers = self._apply([claim for claim, _ in claims])
-        orders, dropped = [], []
-        for (_, held), answer in zip(claims, answers, strict=True):
-            if isinstance(answer, c.Plan | c.Send | c.Ask | c.Offset):
-                orders.append((answer, held))
-            else:
-                self._note(answer)
-                dropped.append((held.lease, held.term.owner))
-        if dropped:
-            self._worker.leases.release(dropped)
-        if orders:
-            self._role.gather([order for order, _ in orders])
-        if any(isinstance(a, c.NotAlive) for a in answers):
-            self._worker.suspect(stamped)
-        return orders
+        wishes = self._granted([(m, p) for m in batch if (p := prepared.get(m[1])) is not None], stamped)
+        if not wishes:
+            return []
+        kept: list[tuple[c.Order, Held]] = []
+        try:
+            answers = self._apply([wish.claim for wish in wishes])
+            kept = self._kept(wishes, answers)
+            self._judge_pulse(stamped, [answer for answer, _ in answers])
+            self._gather(kept)
+        except BaseException:
+            kept = []
+            raise
+        finally:
+            self._let_go(wishes, kept)
+        return kept
 
-    def _granted(self, known: Sequence[tuple[Message, Prepared]], anchor: float) -> list[tuple[c.Claim, Held]]:
+    def _granted(self, known: Sequence[tuple[Message, Prepared]], stamped: str) -> list[_Wish]:
+        """The claims to make: those whose lease is granted and whose tool or planner this process knows."""
         wants = [
             Want(lease_key(m[0], m[1]), token(), p.fence, p.owner, self._role.lease_ttl(p)) for m, p in known
         ]
         fences = self._worker.leases.grant(wants) if wants else []
-        claims = []
-        for (message, prepared), want, fence in zip(known, wants, fences, strict=True):
-            if fence is None:
-                continue
-            term = c.Term(want.owner, fence)
-            claim = self._role.claim(prepared, message, term)
-            if claim is None:
-                self._worker.leases.release([(want.key, want.owner)])
-            else:
-                claims.append((claim, Held(term, want.key, anchor)))
-        return claims
+        wishes: list[_Wish] = []
+        unknown: list[tuple[str, str]] = []
+        try:
+            for (message, prepared), want, fence in zip(known, wants, fences, strict=True):
+                if fence is None:
+                    continue
+                term = c.Term(want.owner, fence)
+                claim = self._role.claim(prepared, message, term, stamped)
+                if claim is None:
+                    unknown.append((want.key, want.owner))
+                else:
+                    wishes.append(_Wish(claim, term, want.key))
+        except BaseException:
+            unknown = [(want.key, want.owner) for want in wants]
+            raise
+        finally:
+            self._worker.leases.release(unknown)
+        return wishes
 
-    def _apply(self, claims: list[c.Claim]) -> list[c.Answer]:
-        """Apply the claims; Busy ones again, a few times: their row is being moved at this instant."""
-        answers = list(self._worker.ledger.apply(claims)) if claims else []
+    def _apply(self, claims: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
+        """Each claim's answer, and the clock before it was sent. Busy ones again, a few times: their row
+        is being
+        moved at this instant. A claim whose COMMIT's reply was lost answers again with the time that is
+        left.
+        """
+        answers = self._applied(claims)
         for _ in range(BUSY_TRIES):
-            busy = [n for n, answer in enumerate(answers) if isinstance(answer, c.Busy)]
+            busy = [n for n, (answer, _) in enumerate(answers) if isinstance(answer, c.Busy)]
             if not busy:
                 break
             time.sleep(BUSY_PAUSE_S * random.random())
-            for n, answer in zip(busy, self._worker.ledger.apply([claims[n] for n in busy]), strict=True):
+            for n, answer in zip(busy, self._applied([claims[n] for n in busy]), strict=True):
                 answers[n] = answer
         return answers
 
-    def _note(self, answer: c.Answer) -> None:
-        if isinstance(answer, c.Broken | c.Unfamiliar):
-            log.warning("%s: not claimed: %s", self._role.queue, answer)
+    def _applied(self, claims: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
+        def once() -> list[tuple[c.Answer, float]]:
+            anchor = boottime()
+            return [(answer, anchor) for answer in self._worker.ledger.apply(claims)]
+
+        return self._patience.call(once, CLAIM_PATIENCE_S, f"{len(claims)} claims wait")
+
+    def _kept(
+        self, wishes: Sequence[_Wish], answers: Sequence[tuple[c.Answer, float]]
+    ) -> list[tuple[c.Order, Held]]:
+        kept: list[tuple[c.Order, Held]] = []
+        for wish, (answer, anchor) in zip(wishes, answers, strict=True):
+            if isinstance(answer, c.Plan | c.Send | c.Ask | c.Offset):
+                kept.append((answer, Held(wish.term, wish.lease, anchor)))
+            elif isinstance(answer, c.Broken | c.Unfamiliar):
+                log.warning("%s: not claimed: %s", self._role.queue, answer)
+        return kept
+
+    def _judge_pulse(self, stamped: str, answers: Sequence[c.Answer]) -> None:
+        if any(isinstance(answer, c.NotAlive) for answer in answers):
+            self._worker.pulse.suspect(stamped)
+        else:
+            self._worker.pulse.trusted(stamped)
+
+    def _gather(self, kept: Sequence[tuple[c.Order, Held]]) -> None:
+        if not kept:
+            return
+        orders = [order for order, _ in kept]
+        self._patience.call(
+            lambda: self._role.gather(orders), CLAIM_PATIENCE_S, f"{len(orders)} claimed items wait"
+        )
+
+    def _let_go(self, wishes: Sequence[_Wish], kept: Sequence[tuple[c.Order, Held]]) -> None:
+        """Give back the leases of claims that came to nothing: now, lest the next claimer finds them held."""
+        holding = {held.lease for _, held in kept}
+        self._worker.leases.release([(w.lease, w.term.owner) for w in wishes if w.lease not in holding])
 
     async def _run(self, order: c.Order, held: Held) -> None:
         """One order from act to record; its slot and lease are given back whatever happens."""
@@ -182,9 +202,15 @@ class Step:
             if command is not None:
                 await self._record(command)
         except Unreachable as error:
-            log.error("%s: an outcome could not be recorded; its takeover will settle it: %s", self._role.queue, error)
-        except Exception:
-            log.exception("%s: an item failed inside the worker; its takeover will settle it", self._role.queue)
+            log.error(  # noqa: TRY400 - an outage needs no traceback
+                "%s: an outcome could not be recorded; its takeover will settle it: %s",
+                self._role.queue,
+                error,
+            )
+        except (Exception, SystemExit):  # SystemExit, from the application's code, would end the loop for all
+            log.exception(
+                "%s: an item failed inside the worker; its takeover will settle it", self._role.queue
+            )
         finally:
             self._worker.slots.free(1)
             self._worker.let_go(held.lease, held.term.owner)

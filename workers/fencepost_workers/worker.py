@@ -7,12 +7,12 @@ import logging
 import queue
 import random
 import threading
-from collections.abc import Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Sequence
 from datetime import timedelta
 from typing import Any
 
 from fencepost.app import App, load_app
+from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.doorbell import Doorbell
 from fencepost.leases import RedisLeases
@@ -22,72 +22,42 @@ from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_workers.committer import Committer
 from fencepost_workers.pulse import Pulse
+from fencepost_workers.slots import Slots, ToolThreads
 from fencepost_workers.tools.http import HttpEngine
+from fencepost_workers.watch import Watch
 
 log = logging.getLogger(__name__)
 
-
-class Slots:
-    """How many items this process executes at once, whatever the number of tasks. Draining gives none out."""
-
-    def __init__(self, size: int) -> None:
-        self._free = size
-        self._size = size
-        self._draining = False
-        self._changed = threading.Condition()
-
-    def take(self, wanted: int) -> int:
-        """Up to `wanted` slots; blocks until there is one. 0 once the process drains."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._free > 0 or self._draining)
-            if self._draining:
-                return 0
-            taken = min(wanted, self._free)
-            self._free -= taken
-            return taken
-
-    def free(self, count: int) -> None:
-        """Give slots back."""
-        with self._changed:
-            self._free += count
-            self._changed.notify_all()
-
-    def drain(self) -> None:
-        """Give out no more."""
-        with self._changed:
-            self._draining = True
-            self._changed.notify_all()
-
-    def idle(self, timeout_s: float) -> bool:
-        """Wait until nothing is being executed; False when the time ran out first."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self._free == self._size, timeout_s)
+CLOSE_WITHIN_S = 5.0
 
 
 class Worker:
-    """The parts of one process. Starting it stamps the `workers` table; stopping it ends cleanly."""
+    """The parts of one process. Starting it stamps the `workers` table; stopping it ends cleanly.
+
+    Raises UsageError for wrong settings or an application that cannot be loaded, Unreachable without
+    Postgres.
+    """
 
     def __init__(self, settings: Settings, role: Queue, app: App | None = None) -> None:
         settings.need("dsn", "redis_url", "app")
         self.settings = settings
         self.app = app or load_app(settings.app)
-        ttl = timedelta(seconds=settings.worker_ttl_s)
+        self._ttl = timedelta(seconds=settings.worker_ttl_s)
+        self.pulse = Pulses(settings.dsn, str(role), self._ttl)
         self.pool = Pool(settings.dsn, f"fencepost-{role}", settings.pool_size)
         self._doorbell = Doorbell(settings.redis_url)
         self.leases = RedisLeases(settings.redis_url)
-        self.ledger = Ledger(self.pool, self._known(), worker_ttl=ttl, ring=self._doorbell.ring)
+        self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)
         self.committer = Committer(self.ledger)
         self.slots = Slots(settings.slots)
-        self.executor = ThreadPoolExecutor(settings.slots, thread_name_prefix="tool")
-        self._pulse = Pulse(settings.dsn, str(role), ttl)
-        self._claiming = threading.Lock()
+        self.executor = ToolThreads(settings.slots)
         self.loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
-        self._released: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
-        self._releaser = threading.Thread(target=self._release, name="releaser", daemon=True)
-        self._releaser.start()
+        self._releaser = Releaser(self.leases)
+        self._watch = Watch(self.loop, self._broken, self._held_threads, max(1, settings.slots // 2))
 
     @staticmethod
     async def _engine() -> HttpEngine:
@@ -102,42 +72,35 @@ class Worker:
             takeover_limit=self.settings.takeover_limit,
         )
 
-    def pulse_token(self) -> str:
-        """The token this process claims under; a new one when its pulse ended. Raises `Unreachable`."""
-        with self._claiming:
-            return self._pulse.ensure()
+    def _broken(self) -> str | None:
+        parts = {
+            "the event loop": self._thread,
+            "the committer": self.committer,
+            "the releaser": self._releaser,
+        }
+        dead = (name for name, part in parts.items() if not _alive(part))
+        return next(dead, None)
 
-    @property
-    def token(self) -> str:
-        """The token of the last `pulse_token`."""
-        return self._pulse.token
+    def _held_threads(self) -> int:
+        return self.executor.busy - self.slots.used
 
     def rand(self) -> float:
         """Randomness for jitter, in [0, 1)."""
         return random.random()
 
-    def suspect(self, stamped: str) -> None:
-        """A claim was refused because this token's stamp is stale: say so; the pulse catches up or is replaced."""
-        log.warning("claims are refused: the stamp of worker %s is stale", stamped[:8])
+    def start(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """Run these items on the event loop."""
+        self.loop.call_soon_threadsafe(self._spawn, works)
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run one item on the event loop."""
-        asyncio.run_coroutine_threadsafe(work, self.loop)
+    def _spawn(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        for work in works:
+            task = self.loop.create_task(work)
+            self._tasks.add(task)  # the loop itself holds its tasks weakly
+            task.add_done_callback(self._tasks.discard)
 
     def let_go(self, lease: str, owner: str) -> None:
         """Release a lease, soon and best-effort: it only ever says "do not disturb"."""
-        self._released.put((lease, owner))
-
-    def _release(self) -> None:
-        while (first := self._released.get()) is not None:
-            batch = [first]
-            while not self._released.empty():
-                entry = self._released.get()
-                if entry is None:
-                    self._released.put(None)
-                    break
-                batch.append(entry)
-            self.leases.release(batch)
+        self._releaser.put(lease, owner)
 
     def drain(self) -> None:
         """Claim nothing more."""
@@ -148,14 +111,100 @@ class Worker:
         self.drain()
         if not self.slots.idle(patience_s):
             log.warning("stopping with items in flight; their takeover will settle them")
+        self._watch.stop()
         self.committer.close()
-        self._released.put(None)
-        self._releaser.join()
-        asyncio.run_coroutine_threadsafe(self.engine.aclose(), self.loop).result()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
+        self._releaser.close()
+        self._close_loop()
         self.executor.shutdown(wait=False, cancel_futures=True)
-        self._pulse.close()
+        # Last among those that speak to the ledger: it makes due at once whatever this process still holds.
+        self.pulse.close()
         self.leases.close()
         self._doorbell.close()
         self.pool.close()
+
+    def _close_loop(self) -> None:
+        closing = asyncio.run_coroutine_threadsafe(self.engine.aclose(), self.loop)
+        try:
+            closing.result(CLOSE_WITHIN_S)
+        except TimeoutError:
+            log.warning("connections to downstreams did not close in time")
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(CLOSE_WITHIN_S)
+
+
+def _alive(part: threading.Thread | Committer | Releaser) -> bool:
+    return part.is_alive() if isinstance(part, threading.Thread) else part.alive()
+
+
+class Pulses:
+    """This process's pulse, and the next one when it ended or fell silent."""
+
+    def __init__(self, dsn: str, role: str, ttl: timedelta) -> None:
+        self._pulse = Pulse(dsn, role, ttl)
+        self._ttl_s = ttl.total_seconds()
+        self._lock = threading.Lock()
+        self._suspected: tuple[str, float] | None = None
+
+    def token(self) -> str:
+        """The token to claim under from this moment; a new one when the pulse ended. Raises `Unreachable`."""
+        return self._pulse.ensure()
+
+    def trusted(self, token: str) -> None:
+        """A claim under this token was judged by its merits: its stamp is fresh."""
+        if self._suspected is not None and self._suspected[0] == token:
+            self._suspected = None
+
+    def suspect(self, token: str) -> None:
+        """Claims under this token are refused because its stamp is stale.
+
+        A stamp may be late for a moment. One that stays stale for two TTLs has a pulse that hangs: it is
+        replaced, and rows held under the old token come due, as they do for a worker that died.
+        """
+        with self._lock:
+            if self._suspected is None or self._suspected[0] != token:
+                self._suspected = (token, boottime())
+                log.warning("claims are refused: the stamp of worker %s is stale", token[:8])
+                return
+            if boottime() - self._suspected[1] < 2 * self._ttl_s:
+                return
+            self._suspected = None
+            log.error("the pulse of worker %s hangs; another takes its place", token[:8])
+            self._pulse.close()
+
+    def close(self) -> None:
+        """End the pulse."""
+        self._pulse.close()
+
+
+class Releaser:
+    """A thread that gives leases back, in batches, so that nobody waits for Redis to do so."""
+
+    def __init__(self, leases: RedisLeases) -> None:
+        self._leases = leases
+        self._waiting: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="releaser", daemon=True)
+        self._thread.start()
+
+    def put(self, lease: str, owner: str) -> None:
+        """Release this lease soon."""
+        self._waiting.put((lease, owner))
+
+    def alive(self) -> bool:
+        """Whether somebody still releases what is put."""
+        return self._thread.is_alive()
+
+    def close(self) -> None:
+        """Release what is waiting and end."""
+        self._waiting.put(None)
+        self._thread.join(CLOSE_WITHIN_S)
+
+    def _run(self) -> None:
+        while (first := self._waiting.get()) is not None:
+            batch = [first]
+            while not self._waiting.empty():
+                entry = self._waiting.get()
+                if entry is None:
+                    self._waiting.put(None)
+                    break
+                batch.append(entry)
+            self._leases.release(batch)
