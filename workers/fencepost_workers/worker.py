@@ -73,13 +73,12 @@ class Worker:
         )
 
     def _broken(self) -> str | None:
-        parts = {
-            "the event loop": self._thread,
-            "the committer": self.committer,
-            "the releaser": self._releaser,
-        }
-        dead = (name for name, part in parts.items() if not _alive(part))
-        return next(dead, None)
+        parts = (
+            ("the event loop", self._thread.is_alive()),
+            ("the committer", self.committer.alive()),
+            ("the releaser", self._releaser.alive()),
+        )
+        return next((name for name, alive in parts if not alive), None)
 
     def _held_threads(self) -> int:
         return self.executor.busy - self.slots.used
@@ -130,10 +129,6 @@ class Worker:
             log.warning("connections to downstreams did not close in time")
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_WITHIN_S)
-
-
-def _alive(part: threading.Thread | Committer | Releaser) -> bool:
-    return part.is_alive() if isinstance(part, threading.Thread) else part.alive()
 
 
 class Pulses:
