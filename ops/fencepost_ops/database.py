@@ -28,7 +28,7 @@ class LedgerDatabase:
 def prepare_database(
     server: LocalPostgres, name: str, *, movable_clock: bool = False, migrate: bool = True
 ) -> LedgerDatabase:
-    """Create the database if missing, migrate it, and give every role a login with a fresh random password."""
+    """Create the database if missing, migrate it, and give every role a login with a new random password."""
     with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
         found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
         if found is None:

@@ -118,7 +118,7 @@ class RecordPlanLost(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOutcome(Command):
-    """What became of one attempt, as far as its worker can tell. `result` keeps the bytes of an applied one."""
+    """What became of one attempt, as its worker saw it; `result` keeps the bytes of an applied one."""
 
     term: Term
     call: UUID
@@ -294,7 +294,7 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Postgres refused the change (a guard or a constraint); nothing of it was written. A bug, or an attack."""
+    """The change was refused (a guard, a constraint, bad data) and nothing written: a bug, or an attack."""
 
     why: str
 

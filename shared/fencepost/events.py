@@ -42,6 +42,7 @@ class EventType(StrEnum):
     AUTHORIZATION_DENIED = "AuthorizationDenied"
     DISPATCH_INTENT_RECORDED = "DispatchIntentRecorded"
     DISPATCH_DEFERRED = "DispatchDeferred"
+    COMPENSATION_DEFERRED = "CompensationDeferred"
     RESULT_REUSED = "ResultReused"
     TOOL_ATTEMPT_STARTED = "ToolAttemptStarted"
     TOOL_RESULT_RECORDED = "ToolResultRecorded"

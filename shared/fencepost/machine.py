@@ -327,7 +327,7 @@ _RUN_RULES: Mapping[EventType, Callable[[Run, _Fact], Changes]] = {
     E.COMPENSATION_REQUESTED: _compensating,
     E.RUN_STOPPED: _stopped,
     E.CANCEL_REQUESTED: _noted,
-    E.DISPATCH_DEFERRED: _run_deferred,
+    E.COMPENSATION_DEFERRED: _run_deferred,
     E.REPAIR_DECIDED: _compensating,
 }
 

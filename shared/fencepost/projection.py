@@ -52,16 +52,16 @@ def seal(before: Mapping[UUID, Call], view: View) -> View:
 
 
 def projection_hash(run: Run) -> str:
-    """The hash of a sealed run's projection: its own fields and, through `calls_sum`, those of all its calls."""
+    """The hash of a sealed run's projection: its own fields and, by `calls_sum`, those of all its calls."""
     return _fields_digest(run, _RUN_FIELDS).hex()
 
 
 class ReplayError(Exception):
-    """A history does not replay: an edited event, a gap, or a projection that differs from the recorded one."""
+    """A history does not replay: an edited event, a gap, or another projection than was recorded."""
 
 
 def replay(events: Iterable[Event]) -> View:
-    """Fold a whole history, checking the chain and the projection recorded at the end of every change (I6)."""
+    """Fold a whole history, checking the chain and the projection recorded after every change (I6)."""
     view: View | None = None
     sealed: Mapping[UUID, Call] = {}
     head = GENESIS

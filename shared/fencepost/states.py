@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 
 class CallState(StrEnum):
-    """Where one call stands. PROPOSED, VALIDATED and AUTHORIZED are passed within one change, never stored."""
+    """Where one call stands. PROPOSED, VALIDATED and AUTHORIZED are passed in one change, never stored."""
 
     PROPOSED = "PROPOSED"
     VALIDATED = "VALIDATED"
@@ -187,7 +187,7 @@ RUN_HOPS: Hops = _hops(
     ("call", "QUEUED PLANNING ACTING", _STOPPED_FROM_FORWARD),
     ("call", "STOPPING", "COMPENSATING STOPPED"),
     ("cancel", "QUEUED PLANNING ACTING", _STOPPED_FROM_FORWARD),
-    ("repair", "ACTING", _STOPPED_FROM_FORWARD),
+    ("repair", "PLANNING ACTING", _STOPPED_FROM_FORWARD),
     ("repair", "STOPPING", "COMPENSATING STOPPED"),
     ("repair", "STOPPED", "COMPENSATING"),
 )

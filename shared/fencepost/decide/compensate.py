@@ -90,7 +90,7 @@ def _strange_tool(fold: Fold) -> str | None:
 
 def _rest(fold: Fold, reason: str) -> Answer:
     """Give the run back until one of its calls moves (which wakes it)."""
-    fold.emit(E.DISPATCH_DEFERRED, {"ready_at": rfc3339(NEVER), "reason": reason})
+    fold.emit(E.COMPENSATION_DEFERRED, {"ready_at": rfc3339(NEVER), "reason": reason})
     return Done(fold.run.status)
 
 
@@ -125,7 +125,7 @@ def _end(fold: Fold) -> None:
 
 
 def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
-    """Record the compensation of one effect: own key, authority and deadline, not before the effect is quiet."""
+    """Record one effect's compensation: own key, authority and deadline, not before the effect is quiet."""
     run = fold.run
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.COMPENSATING:
         return Fenced()
@@ -155,5 +155,5 @@ def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
         not_before=start,
         reconcile_until=deadlines.plus(start, patience),
     )
-    fold.emit(E.DISPATCH_DEFERRED, {"ready_at": rfc3339(fold.now), "reason": "compensation recorded"})
+    fold.emit(E.COMPENSATION_DEFERRED, {"ready_at": rfc3339(fold.now), "reason": "compensation recorded"})
     return Done(fold.run.status)

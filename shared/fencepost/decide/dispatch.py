@@ -34,6 +34,8 @@ from fencepost.tools import Tool
 
 E, C, R = EventType, CallState, RunStatus
 
+_LATE_PAUSE = timedelta(seconds=1)
+
 
 def claim_call(fold: Fold, command: ClaimCall) -> Answer:
     """Take a call whose dispatch is due and start its attempt, or say why nothing may be sent."""
@@ -99,7 +101,9 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
 
 
 def _defer(fold: Fold, call: Call, fence: int, *, waits: bool) -> Answer:
-    body = {"ready_at": rfc3339(fold.run.deadline), "waits": waits, "fence": fence}
+    # At the run's deadline its planner stops the run; past it, a second at a time, so that nothing spins meanwhile.
+    again = max(fold.run.deadline, fold.now + _LATE_PAUSE)
+    body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence}
     fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)
     return Done(C.INTENT_RECORDED) if waits else Late()
 
@@ -161,7 +165,7 @@ def start_attempt(
 
 
 def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
-    """Record what became of an attempt, under the term that made it; no real answer is too late for its term."""
+    """Record what became of an attempt, under the term that made it; no real answer is too late there."""
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
@@ -203,7 +207,7 @@ def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -
 
 
 def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float) -> None:
-    """Proof that one attempt had no effect. In doubt that settles nothing, unless it speaks for the key (R3)."""
+    """Proof that an attempt had no effect. In doubt it settles nothing, unless it speaks for the key (R3)."""
     spec, wait = tool.dependency, outcome.retry_after
     again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, wait)
     contradicted = any(e.applied for e in fold.evidence.get(call.id, ())) and call.effect != "read"

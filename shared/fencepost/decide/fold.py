@@ -106,7 +106,7 @@ class Fold:
         self.presented.setdefault(self.run.id, replace(presented, via=via, call=call))
 
     def run_fence(self) -> int:
-        """The fence of a run that this change stops: its holder's own, else a higher one than any holder's."""
+        """The fence of a run that this change stops: its holder's own, else one above all holders'."""
         presented = self.presented.get(self.run.id)
         own = presented is not None and presented.via in ("term", "claim")
         return self.run.fence if own else self.fence_before + 1
@@ -120,7 +120,7 @@ class Fold:
         attempt: int | None = None,
         policy: str | None = None,
     ) -> Event:
-        """Append one event and evolve the view with it. The hashes are filled in when the change is numbered."""
+        """Append one event and evolve the view with it. Its hashes are made when the change is numbered."""
         text = body_text(body)
         event = Event(
             tenant=self.run.tenant,

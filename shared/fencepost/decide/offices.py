@@ -34,7 +34,7 @@ def request_cancel(fold: Fold, command: RequestCancel) -> Answer:
 
 
 def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
-    """A person settles a call in NEEDS_REPAIR. The decision, its reason and who made it are in the history."""
+    """A person settles a call in NEEDS_REPAIR; the decision, its reason and who made it are history."""
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
@@ -75,12 +75,12 @@ def _reopen_stopped(fold: Fold) -> None:
 
 
 def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
-    """Keep a fenced-out worker's real answer. It wakes the reconciler, or reopens an end that it contradicts."""
+    """Keep a fenced-out worker's real answer: it wakes the reconciler, or reopens an end it contradicts."""
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
     outcome = command.outcome
-    if isinstance(outcome, Unsure):
+    if isinstance(outcome, Unsure) or call.effect == "read":  # a read has no effect to bear witness of
         return Done(call.state)
     applied = isinstance(outcome, Applied)
     fold.presented[call.id] = Presented("evidence")

@@ -48,7 +48,7 @@ def usage(fold: Fold) -> Usage:
 
 
 def claim_run(fold: Fold, command: ClaimRun) -> Answer:
-    """Take a run whose planner is due, or stop it: deadline passed, budget used up, planner lost too often."""
+    """Take a run whose planner is due, or stop it: deadline passed, budget spent, planner lost too often."""
     run = fold.run
     if run.status in RUN_ENDS:
         return Gone()

@@ -1,4 +1,4 @@
-"""How a run stops: what is unsent is cancelled at once, what is in flight settles, then effects are offset."""
+"""How a run stops: what is unsent is cancelled, what is in flight settles, then effects are offset."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REASON_OF_END = {
 
 
 def stop(fold: Fold, reason: StopReason, detail: str | None = None) -> None:
-    """Stop a run that still plans or acts; it ends at once if nothing is in flight and nothing to be offset."""
+    """Stop a run that plans or acts; it ends at once if nothing is in flight and nothing to be offset."""
     if fold.run.status == R.PLANNING and fold.run.owner is not None:
         body = {"code": "stopped", "message": str(reason), "ready_at": rfc3339(fold.now)}
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)

@@ -23,13 +23,14 @@ from fencepost import commands as c
 from fencepost.decide import compensate, dispatch, offices, planning, reconcile
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
+from fencepost.errors import Unreachable
 from fencepost.events import Event, EventType, chain_hash
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.load import Loaded, load
 from fencepost.ledger.write import CountMismatchError, Writing, write
 from fencepost.machine import next_row
-from fencepost.outcomes import Unsure
 from fencepost.projection import projection_hash, seal
+from fencepost.recovery import Evidence
 from fencepost.states import Queue
 from fencepost.subjects import Call, Run, View
 from fencepost.testing import fault
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 RERUNS = 5
 _RERUN_AFTER_S = 0.05  # times a random number: two that deadlocked do not meet again
 _RERUN_STATES = ("40P01", "40001", "55P03")  # deadlock, serialisation, lock timeout
-_REFUSED_STATES = ("23", "FP", "22")  # constraints, guards, values
+_REFUSED_STATES = ("22", "23", "54", "FP")  # values, constraints, limits, guards
 
 Decide = Callable[[Fold, Any], c.Answer]
 _DECIDE: dict[type[c.Command], Decide] = {
@@ -100,16 +101,23 @@ class Ledger:
             return self._once(batch)
         except (psycopg.Error, CountMismatchError) as error:
             state = getattr(error, "sqlstate", None) or ""
-            if state in _RERUN_STATES and reruns:
-                time.sleep(_RERUN_AFTER_S * random.random())
-                return self._apply(batch, reruns - 1)
-            if not (isinstance(error, CountMismatchError) or state.startswith(_REFUSED_STATES)):
+            if state in _RERUN_STATES and not reruns:
+                raise Unreachable(
+                    f"Postgres stayed busy through {RERUNS + 1} tries: {_first_line(error)}"
+                ) from error
+            if not (
+                isinstance(error, CountMismatchError) or state.startswith((*_RERUN_STATES, *_REFUSED_STATES))
+            ):
                 raise
-            if len(batch) == 1:
-                log.error("Postgres refused %s: %s", type(batch[0]).__name__, error)
-                return [c.Broken(str(error).splitlines()[0])]
-            half = len(batch) // 2
-            return self._apply(batch[:half], RERUNS) + self._apply(batch[half:], RERUNS)
+            problem = error
+        if state in _RERUN_STATES:
+            time.sleep(_RERUN_AFTER_S * random.random())
+            return self._apply(batch, reruns - 1)
+        if len(batch) == 1:
+            log.error("Postgres refused %s: %s", type(batch[0]).__name__, problem)
+            return [c.Broken(_first_line(problem))]
+        half = len(batch) // 2
+        return self._apply(batch[:half], RERUNS) + self._apply(batch[half:], RERUNS)
 
     def _once(self, batch: list[c.Command]) -> list[c.Answer]:
         with self._pool.connection() as connection:
@@ -150,9 +158,13 @@ class Folding:
             return refusal
         if run.seq == 0:
             fold.create()
-        answer = _DECIDE[type(command)](fold, command)
+        try:
+            answer = _DECIDE[type(command)](fold, command)
+        except Exception as error:  # one command's bad data must not take its neighbours down
+            log.exception("%s could not be decided", type(command).__name__)
+            return c.Broken(f"{type(error).__name__}: {error}")
         if isinstance(command, c.Sweep):
-            self._place(fold, command.subject, run.id)
+            self._sweep(fold, command)
         elif any(e.type != EventType.RUN_CREATED for e in fold.events):
             self._keep(fold, run)
         elif isinstance(answer, c.Moved) and isinstance(command, c.Claim):
@@ -186,6 +198,8 @@ class Folding:
         if row is None:
             subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
             return c.Gone() if subject is None or next_row(subject) is None else c.Busy()
+        if fold.run.id in self.loaded.half_locked:
+            return c.Busy()
         if (row.generation, row.queue) != (
             command.generation,
             _QUEUE_OF[type(command)],
@@ -206,8 +220,8 @@ class Folding:
         self.writing.runs[key] = (run, fold.presented.get(run.id) or by)
         for payload in fold.command.payloads:
             self.writing.payloads[before.tenant, payload.digest] = payload.data
-        if isinstance(fold.command, c.FileEvidence) and not isinstance(fold.command.outcome, Unsure):
-            self.writing.evidence.append(fold.command)
+        if isinstance(fold.command, c.FileEvidence):
+            self._file(fold.command, events)
         for call in view.calls.values():
             if old_calls.get(call.id) is not call:
                 self._keep_call(fold, call, new=call.id not in old_calls)
@@ -217,6 +231,14 @@ class Folding:
                 self.writing.operations[before.tenant, k] = operation
         self.writing.woken |= {(before.tenant, k) for k in fold.woken}
         self._place(fold, run.id, run.id)
+
+    def _file(self, command: c.FileEvidence, events: Sequence[Event]) -> None:
+        """Keep a piece of evidence, for the commands that follow in this batch as well."""
+        said = next(e.data for e in events if e.id == command.id)
+        self.writing.evidence.append((command, said))
+        names = ("attempt", "applied", "receipt", "result", "code")
+        filed = Evidence(**{name: said[name] for name in names})
+        self.loaded.evidence[command.call] = (*self.loaded.evidence.get(command.call, ()), filed)
 
     def _keep_call(self, fold: Fold, call: Call, *, new: bool) -> None:
         key = (call.tenant, call.id)
@@ -251,12 +273,21 @@ class Folding:
             self.writing.rows[key] = row
             self.loaded.rows[key] = row
 
+    def _sweep(self, fold: Fold, command: c.Sweep) -> None:
+        """A missing row comes back; one that is there may have been made due early, and stays."""
+        key = (command.tenant, command.subject)
+        if key in self.loaded.rows:
+            return
+        self._place(fold, command.subject, command.run)
+        row, call = self.loaded.rows.get(key), fold.view.calls.get(command.subject)
+        if row is not None and call is not None and call.waits:  # its key may have been settled meanwhile
+            self.loaded.rows[key] = self.writing.rows[key] = replace(row, due_at=fold.now)
+
     def _rearm(self, fold: Fold, command: c.Claim) -> None:
-        """A claim that found nothing to do puts the row where the state says, unless that is where it stands."""
-        assert fold.row is not None
+        """A claim that found nothing to do puts the row where the state says, unless it stands there."""
         subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
         following = next_row(subject) if subject is not None else None
-        if following is not None and following != (fold.row.queue, fold.row.due_at):
+        if following is not None and fold.row is not None and following != (fold.row.queue, fold.row.due_at):
             queue, due = following
             row = replace(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)
             self.writing.rows[command.tenant, command.subject] = row
@@ -273,8 +304,11 @@ def place(subject: Run | Call, old: Row | None, fold: Fold) -> Row | None:
         return None
     queue, due = following
     touched = fold.presented.get(subject.id) is not None
-    if old is not None and (old.queue, old.due_at) == (queue, due) and not touched:
-        return old
+    if old is not None and old.queue == queue and not touched:
+        # A dead worker's row was made due early: a change beside it does not put it off again.
+        early = old.due_at < due and subject.owner is not None and old.fence == subject.fence
+        if old.due_at == due or early:
+            return old
     is_run = isinstance(subject, Run)
     version = subject.seq if isinstance(subject, Run) else subject.version
     kept = old.takeovers if old is not None and not touched else fold.takeovers
@@ -298,6 +332,10 @@ def _holder(subject: Run | Call, old: Row | None, fold: Fold) -> str | None:
         return None
     mine = fold.worker is not None and fold.term is not None and subject.owner == fold.term.owner
     return fold.worker if mine else old.worker if old is not None else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _chain(events: Sequence[Event], head: str, projection: str) -> tuple[list[Event], str]:

@@ -11,8 +11,9 @@ from fencepost.ledger.schema import SCHEMA, metadata
 
 
 def statements(*, movable_clock: bool = False) -> list[str]:
-    """CREATE statements of tables, indexes, guards, roles and grants. With `movable_clock` the database's clock
-    can be moved ahead by tests and drills (R6); never in production.
+    """CREATE statements of tables, indexes, guards, roles and grants.
+
+    With `movable_clock` tests and drills can move the database's clock ahead (R6); never in production.
     """
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
     tables = metadata.sorted_tables

@@ -11,19 +11,27 @@ Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fencepost.events import PROOFS
 from fencepost.ledger.schema import OPEN_SQL
-from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED, RUN_HOPS, Hops
+from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED, RUN_HOPS, Hops, OperationStatus
 
 
-def _list(values: object) -> str:
-    assert isinstance(values, frozenset | set | list | tuple)
+def _list(values: Iterable[str]) -> str:
     return ", ".join(f"'{v}'" for v in sorted(values))
 
 
 def _hop_list(hops: Hops) -> str:
     return ", ".join(f"'{via}:{s}>{t}'" for via in sorted(hops) for s, t in sorted(hops[via]))
 
+
+def _offices(hops: Hops) -> frozenset[str]:
+    """The presentations that need no term, only the version of the row they saw."""
+    return frozenset(hops) - {"term", "claim", "call"}
+
+
+FREE_KEYS = frozenset({OperationStatus.RELEASED, OperationStatus.FAILED})
 
 CLOCK = """
 CREATE FUNCTION fencepost.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
@@ -57,20 +65,29 @@ BEGIN
            OR NEW.presented_fence IS DISTINCT FROM run_fence THEN
             RAISE EXCEPTION 'call %: proposed without the term of its run', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF NEW.state NOT IN ({_list(CALL_BORN)}) OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL THEN
+        IF NEW.state NOT IN ({_list(CALL_BORN)})
+           OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL THEN
             RAISE EXCEPTION 'call %: cannot begin %', NEW.id, NEW.state USING ERRCODE = 'FP001';
         END IF;
         IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
             RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
         END IF;
     ELSE
-        IF (NEW.tenant, NEW.id, NEW.run, NEW.tool, NEW.tool_version, NEW.operation, NEW.scope, NEW.compensates,
-            NEW.arguments, NEW.arguments_hash, NEW.required, NEW.effect, NEW.turn, NEW.ordinal)
+        IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
+            NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
+            NEW.required)
            IS DISTINCT FROM
-           (OLD.tenant, OLD.id, OLD.run, OLD.tool, OLD.tool_version, OLD.operation, OLD.scope, OLD.compensates,
-            OLD.arguments, OLD.arguments_hash, OLD.required, OLD.effect, OLD.turn, OLD.ordinal)
+           (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
+            OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
+            OLD.required)
            OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
-            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id USING ERRCODE = 'FP001';
+            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.version IS DISTINCT FROM OLD.version AND (NEW.version < OLD.version OR NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.run
+                AND e.seq = NEW.version AND e.call = NEW.id)) THEN
+            RAISE EXCEPTION 'call %: its version moves only with its events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
@@ -86,12 +103,16 @@ BEGIN
             OLD.in_flight_until, OLD.quiet_at, OLD.reconcile_until, OLD.request) THEN
             IF NEW.presented_office IS NOT NULL THEN
                 via := NEW.presented_office;
+                IF via NOT IN ({_list(_offices(CALL_HOPS))}) THEN
+                    RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+                END IF;
                 IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
-                    RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user
+                        USING ERRCODE = 'FP002';
                 END IF;
                 IF NEW.presented_version IS DISTINCT FROM OLD.version THEN
-                    RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via, NEW.presented_version,
-                        OLD.version USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via,
+                        NEW.presented_version, OLD.version USING ERRCODE = 'FP002';
                 END IF;
                 IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
                     RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
@@ -108,7 +129,8 @@ BEGIN
                 via := 'claim';
                 IF NEW.fence <> NEW.presented_fence
                    OR (NEW.owner IS NOT NULL AND NEW.owner <> NEW.presented_owner) THEN
-                    RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id
+                        USING ERRCODE = 'FP002';
                 END IF;
             ELSE
                 RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, NEW.presented_owner,
@@ -128,17 +150,20 @@ BEGIN
             IF NEW.doubt AND NEW.state IN ({_list(CALL_ENDS)}) THEN
                 RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
             END IF;
-            IF NEW.version <= OLD.version THEN
+            IF NEW.version = OLD.version THEN
                 RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
             END IF;
             -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
-            IF run_status = 'COMPLETED' AND NEW.presented_office IS DISTINCT FROM 'evidence' AND NEW.presented_office IS DISTINCT FROM 'repair'
+            IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
                AND OLD.state NOT IN ({_list(CALL_UNSETTLED)}) THEN
                 RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
             END IF;
         END IF;
     END IF;
-    NEW.presented_owner := NULL; NEW.presented_fence := NULL; NEW.presented_version := NULL; NEW.presented_office := NULL;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
     RETURN NEW;
 END $$;
 CREATE TRIGGER guard_call BEFORE INSERT OR UPDATE OR DELETE ON fencepost.calls
@@ -155,7 +180,8 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0 THEN
-            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id USING ERRCODE = 'FP001';
+            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
+                USING ERRCODE = 'FP001';
         END IF;
     ELSE
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
@@ -168,9 +194,10 @@ BEGIN
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF (NEW.seq, NEW.head_hash) IS DISTINCT FROM (OLD.seq, OLD.head_hash) AND (NEW.seq <= OLD.seq OR NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.id AND e.seq = NEW.seq
-                AND e.hash = NEW.head_hash)) THEN
+        IF (NEW.seq, NEW.head_hash) IS DISTINCT FROM (OLD.seq, OLD.head_hash)
+           AND (NEW.seq <= OLD.seq OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.id
+                    AND e.seq = NEW.seq AND e.hash = NEW.head_hash)) THEN
             RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF (NEW.status, NEW.stop_reason, NEW.owner, NEW.fence, NEW.result)
@@ -188,9 +215,16 @@ BEGIN
                 END IF;
             ELSIF NEW.presented_office IS NOT NULL THEN
                 via := NEW.presented_office;
+                IF via NOT IN ({_list(_offices(RUN_HOPS))}) THEN
+                    RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+                END IF;
+                IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                    RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user
+                        USING ERRCODE = 'FP002';
+                END IF;
                 IF NEW.presented_version IS DISTINCT FROM OLD.seq THEN
-                    RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, NEW.presented_version,
-                        OLD.seq USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via,
+                        NEW.presented_version, OLD.seq USING ERRCODE = 'FP002';
                 END IF;
             ELSIF NEW.presented_owner IS NULL OR NEW.presented_fence IS NULL THEN
                 RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
@@ -203,14 +237,16 @@ BEGIN
                 via := 'claim';
                 IF NEW.fence <> NEW.presented_fence
                    OR (NEW.owner IS NOT NULL AND NEW.owner <> NEW.presented_owner) THEN
-                    RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id
+                        USING ERRCODE = 'FP002';
                 END IF;
             ELSE
                 RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, NEW.presented_owner,
                     NEW.presented_fence USING ERRCODE = 'FP002';
             END IF;
             IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
-                RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via USING ERRCODE = 'FP002';
+                RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
+                    USING ERRCODE = 'FP002';
             END IF;
             IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ({_hop_list(RUN_HOPS)}) THEN
                 RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
@@ -223,7 +259,10 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    NEW.presented_owner := NULL; NEW.presented_fence := NULL; NEW.presented_version := NULL; NEW.presented_office := NULL;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
     NEW.presented_call := NULL;
     RETURN NEW;
 END $$;
@@ -232,11 +271,13 @@ CREATE TRIGGER guard_run BEFORE INSERT OR UPDATE OR DELETE ON fencepost.runs
 
 CREATE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- Judged at COMMIT: the last call's outcome and the run's end are written by one change, in two statements.
-    IF EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
+    -- Judged at COMMIT: the last call's outcome and the run's end are one change, but two statements.
+    IF EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
        AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
             AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', {_list(CALL_UNSETTLED)})) THEN
-        RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id USING ERRCODE = 'FP001';
+        RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id
+            USING ERRCODE = 'FP001';
     END IF;
     RETURN NULL;
 END $$;
@@ -253,14 +294,20 @@ BEGIN
     END IF;
     IF (NEW.tenant, NEW.key, NEW.scope) IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope)
        OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
-        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key USING ERRCODE = 'FP001';
+        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
+            USING ERRCODE = 'FP001';
     END IF;
     IF OLD.doubt AND NEW.call IS DISTINCT FROM OLD.call THEN
         RAISE EXCEPTION 'operation %: a key in doubt is not handed on', NEW.key USING ERRCODE = 'FP003';
     END IF;
+    IF NEW.call IS DISTINCT FROM OLD.call AND OLD.status NOT IN ({_list(FREE_KEYS)}) THEN
+        RAISE EXCEPTION 'operation %: a key that is % is not handed on', NEW.key, OLD.status
+            USING ERRCODE = 'FP001';
+    END IF;
     IF OLD.doubt AND NOT NEW.doubt
        AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
+            SELECT 1 FROM fencepost.events e
+            WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
                 AND e.type IN ({_list(PROOFS)}))) THEN
         RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
     END IF;
@@ -273,15 +320,18 @@ CREATE TRIGGER guard_operation BEFORE UPDATE OR DELETE ON fencepost.operations
 GUARD_OUTBOX = """
 CREATE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run) IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run) THEN
+    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run)
+       IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run) THEN
         RAISE EXCEPTION 'outbox %: its subject does not change', NEW.subject USING ERRCODE = 'FP001';
     END IF;
     IF NEW.generation < OLD.generation THEN
         RAISE EXCEPTION 'outbox %: a generation never falls', NEW.subject USING ERRCODE = 'FP001';
     END IF;
-    IF NEW.generation = OLD.generation AND ((NEW.queue, NEW.worker, NEW.fence, NEW.takeovers)
-            IS DISTINCT FROM (OLD.queue, OLD.worker, OLD.fence, OLD.takeovers) OR NEW.due_at > OLD.due_at) THEN
-        RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject USING ERRCODE = 'FP001';
+    IF NEW.generation = OLD.generation AND (NEW.due_at > OLD.due_at
+            OR (NEW.queue, NEW.worker, NEW.fence, NEW.takeovers)
+               IS DISTINCT FROM (OLD.queue, OLD.worker, OLD.fence, OLD.takeovers)) THEN
+        RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject
+            USING ERRCODE = 'FP001';
     END IF;
     RETURN NEW;
 END $$;
@@ -294,8 +344,8 @@ BEGIN
     IF EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = OLD.tenant AND o.subject = OLD.subject) THEN
         RETURN NULL;
     END IF;
-    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = OLD.tenant AND r.id = OLD.subject
-            AND r.status NOT IN ('COMPLETED', 'STOPPED')))
+    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = OLD.tenant AND r.id = OLD.subject AND r.status NOT IN ('COMPLETED', 'STOPPED')))
        OR (OLD.kind = 'call' AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = OLD.tenant
             AND c.id = OLD.subject AND c.state IN (@OPEN@))) THEN
         RAISE EXCEPTION 'outbox %: its subject is open', OLD.subject USING ERRCODE = 'FP001';

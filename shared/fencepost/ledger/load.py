@@ -19,6 +19,7 @@ from fencepost.decide.fold import Row
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
 from fencepost.ledger.schema import OPEN_SQL
+from fencepost.machine import next_row
 from fencepost.operations import Operation
 from fencepost.proposals import Validated
 from fencepost.recovery import Evidence
@@ -31,7 +32,8 @@ _TOUCHED = "(SELECT * FROM unnest(%(call_tenants)s::text[], %(calls)s::uuid[]))"
 _WHOLE = "(SELECT * FROM unnest(%(whole_tenants)s::text[], %(whole)s::uuid[]))"
 _CLAIMS = "(SELECT * FROM unnest(%(claim_tenants)s::text[], %(claims)s::uuid[]))"
 
-_OPEN_CALLS = f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, run) IN {_RUNS} AND (state IN ({OPEN_SQL}) OR doubt)"
+_OPEN = f"(state IN ({OPEN_SQL}) OR doubt)"
+_OPEN_CALLS = f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, run) IN {_RUNS} AND {_OPEN}"
 _TOUCHED_CALLS = f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, id) IN {_TOUCHED}"
 _EFFECTS = (
     f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, run) IN {_WHOLE}"
@@ -57,10 +59,13 @@ LOCK_RUNS = (
 )
 NEW_KEYS = """
 INSERT INTO fencepost.operations (tenant, key, scope, arguments_hash, status)
-SELECT t, k, s, '', 'released' FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[])
-    AS new (t, k, s) ORDER BY t, k ON CONFLICT DO NOTHING
+SELECT t, k, s, '', 'released'
+FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[]) AS new (t, k, s)
+ORDER BY t, k ON CONFLICT DO NOTHING
 """
-LOCK_OPERATIONS = f"SELECT 1 FROM fencepost.operations WHERE (tenant, key) IN ({_KEYS}) ORDER BY tenant, key FOR NO KEY UPDATE"
+LOCK_OPERATIONS = f"""
+SELECT 1 FROM fencepost.operations WHERE (tenant, key) IN ({_KEYS}) ORDER BY tenant, key FOR NO KEY UPDATE
+"""
 _ROW_WHAT = rows.select("outbox", rows.ROW_COLUMNS)
 LOCK_CLAIMED = f"""
 SELECT {_ROW_WHAT} FROM fencepost.outbox WHERE (tenant, subject) IN {_CLAIMS}
@@ -102,6 +107,8 @@ class Loaded:
     rows: dict[Key, Row] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     applied: set[UUID] = field(default_factory=set)
+    half_locked: set[UUID] = field(default_factory=set)
+    """Runs of which a claimed row is being moved by somebody at this instant."""
 
 
 def parameters(batch: Sequence[c.Command], worker_ttl: timedelta) -> dict[str, Any]:
@@ -109,7 +116,11 @@ def parameters(batch: Sequence[c.Command], worker_ttl: timedelta) -> dict[str, A
     runs = sorted({(x.tenant, x.run) for x in batch})
     calls = sorted({(x.tenant, call) for x in batch for call in touched_calls(x)})
     whole = sorted({(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimStopped | c.RecordCompensation)})
-    claims = sorted({(x.tenant, x.subject) for x in batch if isinstance(x, c.Claim)})
+    # Only a claim may be told Busy: where a run has other commands as well, all its rows are waited for.
+    waiting = {(x.tenant, x.run) for x in batch if not isinstance(x, c.Claim)}
+    claims = sorted(
+        {(x.tenant, x.subject) for x in batch if isinstance(x, c.Claim) and (x.tenant, x.run) not in waiting}
+    )
     new = sorted({(x.tenant, key, scope) for x in batch for key, scope in _new_keys(x)})
     return {
         "run_tenants": [t for t, _ in runs],
@@ -152,8 +163,20 @@ def _new_keys(command: c.Command) -> list[tuple[str, str]]:
     return [(p.operation, p.scope) for p in proposals if isinstance(p, Validated) and p.operation is not None]
 
 
+def _half_locked(batch: Sequence[c.Command], args: dict[str, Any], loaded: Loaded) -> set[UUID]:
+    skipped = {*zip(args["claim_tenants"], args["claims"], strict=True)} - loaded.rows.keys()
+    found = set()
+    for claim in batch:
+        if isinstance(claim, c.Claim) and (claim.tenant, claim.subject) in skipped:
+            run, calls = (claim.tenant, claim.run), loaded.calls[claim.tenant, claim.run]
+            subject = loaded.runs.get(run) if claim.subject == claim.run else calls.get(claim.subject)
+            if subject is not None and next_row(subject) is not None:
+                found.add(claim.run)
+    return found
+
+
 def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedelta) -> Loaded:
-    """Take the batch's locks and read its state. Raises psycopg errors (lock timeout, deadlock) as they come."""
+    """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are."""
     args = parameters(batch, worker_ttl)
     with connection.pipeline():
         connection.execute(LOCK_RUNS, args)
@@ -189,6 +212,7 @@ def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedel
         )
     loaded.evidence = {call_id: tuple(found) for call_id, found in filed.items()}
     loaded.rows = {(r[0], r[1]): Row(*r) for r in held}
+    loaded.half_locked = _half_locked(batch, args, loaded)
     loaded.alive = {r[0] for r in alive}
     loaded.applied = {r[0] for r in applied}
     return loaded

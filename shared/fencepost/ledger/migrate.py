@@ -71,7 +71,8 @@ def current(dsn: str) -> str | None:
 def newest() -> str:
     """The revision this version of Fencepost needs."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
-    assert head is not None
+    if head is None:
+        raise RuntimeError("this installation of Fencepost holds no migrations")
     return head
 
 

@@ -14,25 +14,29 @@ GROUPS = (
     "fencepost_reader",
 )
 
-CREATE_ROLES = """
+_NAMES = ", ".join(f"'{group}'" for group in GROUPS)
+
+CREATE_ROLES = f"""
 DO $$
 DECLARE name text;
 BEGIN
-    FOREACH name IN ARRAY ARRAY[%s] LOOP
+    FOREACH name IN ARRAY ARRAY[{_NAMES}] LOOP
         BEGIN
-            EXECUTE format('CREATE ROLE %%I NOLOGIN', name);
-        EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;  -- roles are shared by the cluster's databases
+            EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL;  -- roles are shared by all databases of a cluster
         END;
     END LOOP;
 END $$;
-""" % ", ".join(f"'{g}'" for g in GROUPS)
+"""
 
 ENQUEUE = """
 CREATE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
     p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
     p_id uuid DEFAULT gen_random_uuid()
-) RETURNS TABLE (run uuid, created boolean) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+) RETURNS TABLE (run uuid, created boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     v_now timestamptz := fencepost.now();
     v_request jsonb;
@@ -43,7 +47,8 @@ BEGIN
         RAISE EXCEPTION 'tenant, run key, planner, version, principal, input and budget are required'
             USING ERRCODE = 'FP422';
     END IF;
-    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200 OR length(p_planner) > 200 THEN
+    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
+       OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
             USING ERRCODE = 'FP422';
     END IF;
@@ -54,11 +59,25 @@ BEGIN
     IF p_deadline IS NULL OR p_deadline <= interval '0' THEN
         RAISE EXCEPTION 'the deadline lies in the past; give one that lies ahead' USING ERRCODE = 'FP422';
     END IF;
+    IF p_deadline > interval '3650 days' THEN
+        RAISE EXCEPTION 'a deadline is at most 3650 days ahead' USING ERRCODE = 'FP422';
+    END IF;
+    IF jsonb_typeof(p_budget) <> 'object' OR EXISTS (
+        SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
+            WHEN name = 'wall_clock_ms' THEN value <> 'null'
+                AND (value::text !~ '^[0-9]{1,12}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
+            WHEN name IN ('turns', 'calls', 'attempts') THEN
+                value::text !~ '^[0-9]{1,10}$' OR value::bigint > 2147483647
+            ELSE true END) THEN
+        RAISE EXCEPTION 'a budget holds whole numbers under turns, calls, attempts and wall_clock_ms, not %',
+            left(p_budget::text, 200) USING ERRCODE = 'FP422';
+    END IF;
     IF p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
     v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
-        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget, 'on_stop', p_on_stop);
+        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget,
+        'on_stop', p_on_stop);
     INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
                                 created_at, deadline, ready_at)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
@@ -84,8 +103,8 @@ GRANTS = """
 GRANT USAGE ON SCHEMA fencepost TO fencepost_worker, fencepost_relay, fencepost_producer, fencepost_operator,
     fencepost_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA fencepost TO fencepost_worker, fencepost_operator, fencepost_reader;
-GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence, fencepost.payloads,
-    fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
+GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence,
+    fencepost.payloads, fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.workers
     TO fencepost_worker, fencepost_operator;
 GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;

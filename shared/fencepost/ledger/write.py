@@ -6,8 +6,9 @@ runs before calls (a run moved by a call's outcome presents that call's term), t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -20,14 +21,14 @@ from fencepost.events import Event
 from fencepost.ledger import rows, schema
 from fencepost.ledger.connect import Connection
 from fencepost.operations import Operation
-from fencepost.outcomes import Applied, Refused
 from fencepost.subjects import Call, Run
 
 Key = tuple[str, UUID]
+Counted = list[tuple[str, Any, int]]
 
 
 class CountMismatchError(Exception):
-    """A statement wrote another number of rows than were locked and decided on: somebody bypassed the locks."""
+    """A statement wrote another number of rows than were locked and decided on: the locks were bypassed."""
 
 
 @dataclass(slots=True)
@@ -40,7 +41,8 @@ class Writing:
     runs: dict[Key, tuple[Run, Presented | None]] = field(default_factory=dict)
     calls: dict[Key, tuple[Call, Presented | None]] = field(default_factory=dict)
     operations: dict[tuple[str, str], Operation] = field(default_factory=dict)
-    evidence: list[c.FileEvidence] = field(default_factory=list)
+    evidence: list[tuple[c.FileEvidence, dict[str, Any]]] = field(default_factory=list)
+    """Each with the body of its event, whose text is storable whatever the worker was told."""
     rows: dict[Key, Row] = field(default_factory=dict)
     ended: set[Key] = field(default_factory=set)
     woken: set[tuple[str, str]] = field(default_factory=set)
@@ -68,7 +70,8 @@ def _update(table: Table, key: Sequence[str], names: Sequence[str]) -> str:
     source = ", ".join(f'n."{n}"' for n in names)
     match = " AND ".join(f't."{k}" = n."{k}"' for k in key)
     target = rows.columns(names)
-    return f"UPDATE {table.fullname} t SET ({target}) = ({source}) FROM {_recordset(table, [*key, *names])} WHERE {match}"
+    new = _recordset(table, [*key, *names])
+    return f"UPDATE {table.fullname} t SET ({target}) = ({source}) FROM {new} WHERE {match}"
 
 
 _RUN_FIXED = [
@@ -133,18 +136,20 @@ INSERT_EVIDENCE = _insert(schema.evidence, _EVIDENCE_NAMES, "ON CONFLICT DO NOTH
 UPSERT_ROWS = _insert(
     schema.outbox,
     _ROW_NAMES,
-    "ON CONFLICT (tenant, subject) DO UPDATE SET (generation, queue, due_at, takeovers, worker, fence, publish_at,"
-    " publish_count) = (excluded.generation, excluded.queue, excluded.due_at, excluded.takeovers, excluded.worker,"
+    "ON CONFLICT (tenant, subject) DO UPDATE"
+    " SET (generation, queue, due_at, takeovers, worker, fence, publish_at, publish_count)"
+    " = (excluded.generation, excluded.queue, excluded.due_at, excluded.takeovers, excluded.worker,"
     " excluded.fence, excluded.publish_at, 0)",
 )
 DELETE_ROWS = (
     "DELETE FROM fencepost.outbox WHERE (tenant, subject) IN (SELECT * FROM unnest(%s::text[], %s::uuid[]))"
 )
-# A settled key wakes its waiters, in this run and in others: due now, the next generation. A wake only lowers
-# due_at.
+# A settled key wakes its waiters, in this run and in others: due now, the next generation.
+# A wake only lowers due_at.
 WAKE = """
 UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
-FROM (SELECT w.tenant, w.subject FROM fencepost.outbox w JOIN fencepost.calls k ON k.tenant = w.tenant AND k.id = w.subject
+FROM (SELECT w.tenant, w.subject
+      FROM fencepost.outbox w JOIN fencepost.calls k ON k.tenant = w.tenant AND k.id = w.subject
       WHERE (k.tenant, k.operation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
         AND k.waits AND k.state = 'INTENT_RECORDED' AND w.due_at > %s
       ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
@@ -152,12 +157,12 @@ WHERE o.tenant = due.tenant AND o.subject = due.subject
 """
 
 
-def write(connection: Connection, batch: Writing, now: Any) -> None:
-    """Write and commit. Raises psycopg errors for what the guards refuse, `CountMismatchError` for lost rows."""
-    counted: list[tuple[str, Any, int]] = []
+def write(connection: Connection, batch: Writing, now: datetime) -> None:
+    """Write and commit. Psycopg errors for what the guards refuse, `CountMismatchError` for lost rows."""
+    counted: Counted = []
     with connection.pipeline():
         _write_history(connection, batch, counted)
-        _write_rows(connection, batch, counted)
+        _write_rows(connection, batch, now, counted)
         _write_outbox(connection, batch, now)
     for name, cursor, expected in counted:
         if cursor.rowcount != expected:
@@ -165,7 +170,7 @@ def write(connection: Connection, batch: Writing, now: Any) -> None:
     connection.commit()
 
 
-def _write_history(connection: Connection, batch: Writing, counted: list[tuple[str, Any, int]]) -> None:
+def _write_history(connection: Connection, batch: Writing, counted: Counted) -> None:
     if batch.payloads:
         kept = sorted(batch.payloads.items())
         columns = ([t for (t, _), _ in kept], [d for (_, d), _ in kept], [data for _, data in kept])
@@ -175,7 +180,7 @@ def _write_history(connection: Connection, batch: Writing, counted: list[tuple[s
         counted.append(("events", connection.execute(INSERT_EVENTS, [records]), len(batch.events)))
 
 
-def _write_rows(connection: Connection, batch: Writing, counted: list[tuple[str, Any, int]]) -> None:
+def _write_rows(connection: Connection, batch: Writing, now: datetime, counted: Counted) -> None:
     def put(name: str, statement: str, records: list[dict[str, Any]]) -> None:
         if records:
             counted.append((name, connection.execute(statement, [rows.to_json(records)]), len(records)))
@@ -190,7 +195,7 @@ def _write_rows(connection: Connection, batch: Writing, counted: list[tuple[str,
     keys = ("tenant", "key", *_OPERATION_SET)
     put("operations", UPDATE_OPERATIONS, [rows.values(o, keys) for _, o in sorted(batch.operations.items())])
     if batch.evidence:
-        filed = rows.to_json([_evidence_record(e, batch.events) for e in batch.evidence])
+        filed = rows.to_json([_evidence_record(e, said, now) for e, said in batch.evidence])
         connection.execute(INSERT_EVIDENCE, [filed])
 
 
@@ -207,29 +212,13 @@ def _call_record(batch: Writing, key: Key) -> dict[str, Any]:
     return record | (rows.presented(by, batch.versions[key]) if by else {})
 
 
-def _evidence_record(filed: c.FileEvidence, events: Iterable[Event]) -> dict[str, Any]:
-    outcome = filed.outcome
-    assert isinstance(outcome, Applied | Refused)
-    at = next(e.recorded_at for e in events if e.id == filed.id)
-    applied = isinstance(outcome, Applied)
-    values = {
-        "tenant": filed.tenant,
-        "id": filed.id,
-        "run": filed.run,
-        "call": filed.call,
-        "attempt": filed.attempt,
-        "owner": filed.term.owner,
-        "fence": filed.term.fence,
-        "applied": applied,
-        "receipt": outcome.receipt if isinstance(outcome, Applied) else None,
-        "result": filed.result.digest if filed.result else None,
-        "code": "applied" if isinstance(outcome, Applied) else outcome.code,
-        "recorded_at": at,
-    }
-    return {name: rows.plain(value) for name, value in values.items()}
+def _evidence_record(filed: c.FileEvidence, said: dict[str, Any], at: datetime) -> dict[str, Any]:
+    term = {"owner": filed.term.owner, "fence": filed.term.fence}
+    record = {"tenant": filed.tenant, "id": filed.id, "run": filed.run, "call": filed.call, "recorded_at": at}
+    return {name: rows.plain(value) for name, value in (record | term | said).items()}
 
 
-def _write_outbox(connection: Connection, batch: Writing, now: Any) -> None:
+def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None:
     if batch.rows:
         records = [
             rows.values(row, rows.ROW_COLUMNS) | {"publish_at": rows.plain(row.due_at), "publish_count": 0}

@@ -1,4 +1,4 @@
-"""The first schema: runs, events, calls, operations, outbox, evidence, workers, payloads, their guards and roles."""
+"""The first schema: runs, events, calls, operations, outbox, evidence, workers, payloads, guards, roles."""
 
 from pathlib import Path
 
@@ -18,4 +18,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     """Refused: a ledger is not thrown away by a migration."""
-    raise NotImplementedError("a ledger is not thrown away by a migration; drop the schema by hand if you mean it")
+    raise NotImplementedError(
+        "a ledger is not thrown away by a migration; drop the schema by hand if you mean it"
+    )

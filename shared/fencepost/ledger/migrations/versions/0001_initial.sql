@@ -6,7 +6,8 @@ BEGIN
     FOREACH name IN ARRAY ARRAY['fencepost_worker', 'fencepost_relay', 'fencepost_producer', 'fencepost_operator', 'fencepost_reader'] LOOP
         BEGIN
             EXECUTE format('CREATE ROLE %I NOLOGIN', name);
-        EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL;  -- roles are shared by the cluster's databases
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL;  -- roles are shared by all databases of a cluster
         END;
     END LOOP;
 END $$;
@@ -232,20 +233,29 @@ BEGIN
            OR NEW.presented_fence IS DISTINCT FROM run_fence THEN
             RAISE EXCEPTION 'call %: proposed without the term of its run', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED') OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL THEN
+        IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED')
+           OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL THEN
             RAISE EXCEPTION 'call %: cannot begin %', NEW.id, NEW.state USING ERRCODE = 'FP001';
         END IF;
         IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
             RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
         END IF;
     ELSE
-        IF (NEW.tenant, NEW.id, NEW.run, NEW.tool, NEW.tool_version, NEW.operation, NEW.scope, NEW.compensates,
-            NEW.arguments, NEW.arguments_hash, NEW.required, NEW.effect, NEW.turn, NEW.ordinal)
+        IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
+            NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
+            NEW.required)
            IS DISTINCT FROM
-           (OLD.tenant, OLD.id, OLD.run, OLD.tool, OLD.tool_version, OLD.operation, OLD.scope, OLD.compensates,
-            OLD.arguments, OLD.arguments_hash, OLD.required, OLD.effect, OLD.turn, OLD.ordinal)
+           (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
+            OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
+            OLD.required)
            OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
-            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id USING ERRCODE = 'FP001';
+            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.version IS DISTINCT FROM OLD.version AND (NEW.version < OLD.version OR NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.run
+                AND e.seq = NEW.version AND e.call = NEW.id)) THEN
+            RAISE EXCEPTION 'call %: its version moves only with its events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
@@ -261,12 +271,16 @@ BEGIN
             OLD.in_flight_until, OLD.quiet_at, OLD.reconcile_until, OLD.request) THEN
             IF NEW.presented_office IS NOT NULL THEN
                 via := NEW.presented_office;
+                IF via NOT IN ('cancel', 'evidence', 'repair') THEN
+                    RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+                END IF;
                 IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
-                    RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user
+                        USING ERRCODE = 'FP002';
                 END IF;
                 IF NEW.presented_version IS DISTINCT FROM OLD.version THEN
-                    RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via, NEW.presented_version,
-                        OLD.version USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via,
+                        NEW.presented_version, OLD.version USING ERRCODE = 'FP002';
                 END IF;
                 IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
                     RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
@@ -283,7 +297,8 @@ BEGIN
                 via := 'claim';
                 IF NEW.fence <> NEW.presented_fence
                    OR (NEW.owner IS NOT NULL AND NEW.owner <> NEW.presented_owner) THEN
-                    RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id
+                        USING ERRCODE = 'FP002';
                 END IF;
             ELSE
                 RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, NEW.presented_owner,
@@ -303,17 +318,20 @@ BEGIN
             IF NEW.doubt AND NEW.state IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') THEN
                 RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
             END IF;
-            IF NEW.version <= OLD.version THEN
+            IF NEW.version = OLD.version THEN
                 RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
             END IF;
             -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
-            IF run_status = 'COMPLETED' AND NEW.presented_office IS DISTINCT FROM 'evidence' AND NEW.presented_office IS DISTINCT FROM 'repair'
+            IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
                AND OLD.state NOT IN ('DISPATCHING', 'UNKNOWN') THEN
                 RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
             END IF;
         END IF;
     END IF;
-    NEW.presented_owner := NULL; NEW.presented_fence := NULL; NEW.presented_version := NULL; NEW.presented_office := NULL;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
     RETURN NEW;
 END $$;
 CREATE TRIGGER guard_call BEFORE INSERT OR UPDATE OR DELETE ON fencepost.calls
@@ -328,7 +346,8 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0 THEN
-            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id USING ERRCODE = 'FP001';
+            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
+                USING ERRCODE = 'FP001';
         END IF;
     ELSE
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
@@ -341,9 +360,10 @@ BEGIN
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF (NEW.seq, NEW.head_hash) IS DISTINCT FROM (OLD.seq, OLD.head_hash) AND (NEW.seq <= OLD.seq OR NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.id AND e.seq = NEW.seq
-                AND e.hash = NEW.head_hash)) THEN
+        IF (NEW.seq, NEW.head_hash) IS DISTINCT FROM (OLD.seq, OLD.head_hash)
+           AND (NEW.seq <= OLD.seq OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.id
+                    AND e.seq = NEW.seq AND e.hash = NEW.head_hash)) THEN
             RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF (NEW.status, NEW.stop_reason, NEW.owner, NEW.fence, NEW.result)
@@ -361,9 +381,16 @@ BEGIN
                 END IF;
             ELSIF NEW.presented_office IS NOT NULL THEN
                 via := NEW.presented_office;
+                IF via NOT IN ('cancel', 'repair') THEN
+                    RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+                END IF;
+                IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                    RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user
+                        USING ERRCODE = 'FP002';
+                END IF;
                 IF NEW.presented_version IS DISTINCT FROM OLD.seq THEN
-                    RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, NEW.presented_version,
-                        OLD.seq USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via,
+                        NEW.presented_version, OLD.seq USING ERRCODE = 'FP002';
                 END IF;
             ELSIF NEW.presented_owner IS NULL OR NEW.presented_fence IS NULL THEN
                 RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
@@ -376,16 +403,18 @@ BEGIN
                 via := 'claim';
                 IF NEW.fence <> NEW.presented_fence
                    OR (NEW.owner IS NOT NULL AND NEW.owner <> NEW.presented_owner) THEN
-                    RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+                    RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id
+                        USING ERRCODE = 'FP002';
                 END IF;
             ELSE
                 RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, NEW.presented_owner,
                     NEW.presented_fence USING ERRCODE = 'FP002';
             END IF;
             IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
-                RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via USING ERRCODE = 'FP002';
+                RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
+                    USING ERRCODE = 'FP002';
             END IF;
-            IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
+            IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
                 RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
                     USING ERRCODE = 'FP001';
             END IF;
@@ -396,7 +425,10 @@ BEGIN
             END IF;
         END IF;
     END IF;
-    NEW.presented_owner := NULL; NEW.presented_fence := NULL; NEW.presented_version := NULL; NEW.presented_office := NULL;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
     NEW.presented_call := NULL;
     RETURN NEW;
 END $$;
@@ -405,11 +437,13 @@ CREATE TRIGGER guard_run BEFORE INSERT OR UPDATE OR DELETE ON fencepost.runs
 
 CREATE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- Judged at COMMIT: the last call's outcome and the run's end are written by one change, in two statements.
-    IF EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
+    -- Judged at COMMIT: the last call's outcome and the run's end are one change, but two statements.
+    IF EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
        AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
             AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', 'DISPATCHING', 'UNKNOWN')) THEN
-        RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id USING ERRCODE = 'FP001';
+        RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id
+            USING ERRCODE = 'FP001';
     END IF;
     RETURN NULL;
 END $$;
@@ -424,14 +458,20 @@ BEGIN
     END IF;
     IF (NEW.tenant, NEW.key, NEW.scope) IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope)
        OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
-        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key USING ERRCODE = 'FP001';
+        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
+            USING ERRCODE = 'FP001';
     END IF;
     IF OLD.doubt AND NEW.call IS DISTINCT FROM OLD.call THEN
         RAISE EXCEPTION 'operation %: a key in doubt is not handed on', NEW.key USING ERRCODE = 'FP003';
     END IF;
+    IF NEW.call IS DISTINCT FROM OLD.call AND OLD.status NOT IN ('failed', 'released') THEN
+        RAISE EXCEPTION 'operation %: a key that is % is not handed on', NEW.key, OLD.status
+            USING ERRCODE = 'FP001';
+    END IF;
     IF OLD.doubt AND NOT NEW.doubt
        AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
+            SELECT 1 FROM fencepost.events e
+            WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
                 AND e.type IN ('RepairDecided', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))) THEN
         RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
     END IF;
@@ -442,15 +482,18 @@ CREATE TRIGGER guard_operation BEFORE UPDATE OR DELETE ON fencepost.operations
 
 CREATE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run) IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run) THEN
+    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run)
+       IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run) THEN
         RAISE EXCEPTION 'outbox %: its subject does not change', NEW.subject USING ERRCODE = 'FP001';
     END IF;
     IF NEW.generation < OLD.generation THEN
         RAISE EXCEPTION 'outbox %: a generation never falls', NEW.subject USING ERRCODE = 'FP001';
     END IF;
-    IF NEW.generation = OLD.generation AND ((NEW.queue, NEW.worker, NEW.fence, NEW.takeovers)
-            IS DISTINCT FROM (OLD.queue, OLD.worker, OLD.fence, OLD.takeovers) OR NEW.due_at > OLD.due_at) THEN
-        RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject USING ERRCODE = 'FP001';
+    IF NEW.generation = OLD.generation AND (NEW.due_at > OLD.due_at
+            OR (NEW.queue, NEW.worker, NEW.fence, NEW.takeovers)
+               IS DISTINCT FROM (OLD.queue, OLD.worker, OLD.fence, OLD.takeovers)) THEN
+        RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject
+            USING ERRCODE = 'FP001';
     END IF;
     RETURN NEW;
 END $$;
@@ -463,8 +506,8 @@ BEGIN
     IF EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = OLD.tenant AND o.subject = OLD.subject) THEN
         RETURN NULL;
     END IF;
-    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = OLD.tenant AND r.id = OLD.subject
-            AND r.status NOT IN ('COMPLETED', 'STOPPED')))
+    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = OLD.tenant AND r.id = OLD.subject AND r.status NOT IN ('COMPLETED', 'STOPPED')))
        OR (OLD.kind = 'call' AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = OLD.tenant
             AND c.id = OLD.subject AND c.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN'))) THEN
         RAISE EXCEPTION 'outbox %: its subject is open', OLD.subject USING ERRCODE = 'FP001';
@@ -509,7 +552,8 @@ CREATE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
     p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
     p_id uuid DEFAULT gen_random_uuid()
-) RETURNS TABLE (run uuid, created boolean) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+) RETURNS TABLE (run uuid, created boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     v_now timestamptz := fencepost.now();
     v_request jsonb;
@@ -520,7 +564,8 @@ BEGIN
         RAISE EXCEPTION 'tenant, run key, planner, version, principal, input and budget are required'
             USING ERRCODE = 'FP422';
     END IF;
-    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200 OR length(p_planner) > 200 THEN
+    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
+       OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
             USING ERRCODE = 'FP422';
     END IF;
@@ -531,11 +576,25 @@ BEGIN
     IF p_deadline IS NULL OR p_deadline <= interval '0' THEN
         RAISE EXCEPTION 'the deadline lies in the past; give one that lies ahead' USING ERRCODE = 'FP422';
     END IF;
+    IF p_deadline > interval '3650 days' THEN
+        RAISE EXCEPTION 'a deadline is at most 3650 days ahead' USING ERRCODE = 'FP422';
+    END IF;
+    IF jsonb_typeof(p_budget) <> 'object' OR EXISTS (
+        SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
+            WHEN name = 'wall_clock_ms' THEN value <> 'null'
+                AND (value::text !~ '^[0-9]{1,12}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
+            WHEN name IN ('turns', 'calls', 'attempts') THEN
+                value::text !~ '^[0-9]{1,10}$' OR value::bigint > 2147483647
+            ELSE true END) THEN
+        RAISE EXCEPTION 'a budget holds whole numbers under turns, calls, attempts and wall_clock_ms, not %',
+            left(p_budget::text, 200) USING ERRCODE = 'FP422';
+    END IF;
     IF p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
     v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
-        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget, 'on_stop', p_on_stop);
+        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget,
+        'on_stop', p_on_stop);
     INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
                                 created_at, deadline, ready_at)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
@@ -559,8 +618,8 @@ REVOKE ALL ON FUNCTION fencepost.enqueue_run FROM PUBLIC;
 GRANT USAGE ON SCHEMA fencepost TO fencepost_worker, fencepost_relay, fencepost_producer, fencepost_operator,
     fencepost_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA fencepost TO fencepost_worker, fencepost_operator, fencepost_reader;
-GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence, fencepost.payloads,
-    fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
+GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence,
+    fencepost.payloads, fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.workers
     TO fencepost_worker, fencepost_operator;
 GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
