@@ -1,0 +1,298 @@
+"""The application the acceptance fleets run: the orders of the example, and tools that misbehave on purpose.
+
+Only workers import this. Two things can be changed while they run, by files in the folder ACCEPTANCE_DIR: which
+faults are armed in the processes of one role, and which tools the authority denies.
+"""
+
+import asyncio
+import base64
+import ctypes
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from fencepost import App, Context, Contract, Dedupes, Effect, FirstFailure, Lookup, NotApplied, Proposal, Request, Turn
+from fencepost.app import DependencyOptions
+from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+from fencepost.testing import FAULTS
+from fencepost.tools import Attempt
+from fencepost_ops.examples import orders
+
+FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
+SECOND = timedelta(seconds=1)
+LOOK_EVERY_S = 0.03
+
+
+class FileAuthority:
+    """Allows everything to `svc:` principals but the tools named, one a line, in the file `denied`."""
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        denied = FOLDER / "denied"
+        names = denied.read_text().split() if denied.exists() else []
+        allowed = request.principal.startswith("svc:") and request.tool not in names
+        return AuthorizationDecision(allowed, "the file says so", f"denied: {' '.join(names)}")
+
+
+app = App("acceptance", authority=FileAuthority())
+app.registry.update(orders.app.registry)
+app.planner("fulfil", version=1)(orders.fulfil)
+app.verify("fulfil")(orders.fulfilled)
+
+_TIMES: DependencyOptions = {
+    "attempts": 4,
+    "per_attempt": 4 * SECOND,
+    "grace": SECOND,
+    "reserve": SECOND,
+    "backoff": timedelta(milliseconds=50),
+    "backoff_cap": timedelta(milliseconds=500),
+    "reconcile_for": 30 * SECOND,
+    "margin": SECOND,
+}
+_IMPATIENT: DependencyOptions = {**_TIMES, "per_attempt": SECOND, "attempts": 6}
+_URL = "env:FENCEPOST_SANDBOX_URL"
+bank = app.dependency("bank", _URL, **_TIMES)
+blind = app.dependency("blind", _URL, **_IMPATIENT)
+mail = app.dependency("mail", _URL, **_IMPATIENT)
+local = app.dependency("local", **_TIMES)
+hasty = app.dependency("hasty", **{**_TIMES, "per_attempt": timedelta(milliseconds=1500)})
+
+UNSEEN = Contract(
+    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED, in_progress=frozenset({409})),
+    settle=timedelta(milliseconds=500),
+    not_applied=frozenset({402, 412, 429, 503}),
+    retryable=frozenset({429, 503}),
+)
+"""Deduplicates, but cannot be asked: an unknown outcome is settled by a repeat, or not at all."""
+ASKED_ONLY = Contract(lookup=Lookup(by="key", strong=True), settle=SECOND, not_applied=frozenset({402, 412, 429}))
+"""Can be asked, but must never be sent an equal request."""
+
+
+class Receipt(BaseModel):
+    id: str
+
+
+class Debit(BaseModel):
+    reference: str
+    minor: int = 100
+
+
+class Refund(BaseModel):
+    reference: str
+    debit: str
+
+
+def _debit(args: Debit) -> Request:
+    amount = {"currency": "EUR", "amount_minor": args.minor, "scale": 2}
+    return Request.post("/wallet/debits", json={"account": "acc", "amount": amount, "reference": args.reference})
+
+
+def _wallet_by_key(_args: BaseModel, key: str) -> Request:
+    return Request.get(f"/wallet/by-key/{key}")
+
+
+@bank.http(
+    "bank.refund",
+    effect=Effect.IRREVERSIBLE,
+    returns=Receipt,
+    contract=orders.PROMISED,
+    intent=lambda a: ("refund", a.reference),
+)
+def refund(args: Refund) -> Request:
+    return Request.post("/wallet/refunds", json={"debit": args.debit, "reference": args.reference})
+
+
+@bank.http(
+    "bank.debit",
+    effect=Effect.REVERSIBLE,
+    returns=Receipt,
+    contract=orders.PROMISED,
+    intent=lambda a: ("debit", a.reference),
+)
+def debit(args: Debit) -> Request:
+    return _debit(args)
+
+
+@bank.http(
+    "bank.once",
+    effect=Effect.REVERSIBLE,
+    returns=Receipt,
+    contract=ASKED_ONLY,
+    intent=lambda a: ("once", a.reference),
+)
+def once(args: Debit) -> Request:
+    return _debit(args)
+
+
+@blind.http(
+    "blind.debit",
+    effect=Effect.REVERSIBLE,
+    returns=Receipt,
+    contract=UNSEEN,
+    intent=lambda a: ("debit", a.reference),
+)
+def blindly(args: Debit) -> Request:
+    return _debit(args)
+
+
+for _tool in (refund, debit, once):
+    _tool.lookup(_wallet_by_key)
+
+
+def _pay_back(args: Debit, receipt: Receipt) -> Proposal:
+    return Proposal("bank.refund", Refund(reference=args.reference, debit=receipt.id))
+
+
+for _reversible in (debit, once, blindly):
+    _reversible.compensate(_pay_back)
+
+
+class Letter(BaseModel):
+    reference: str
+
+
+@mail.http("mail.send", effect=Effect.IRREVERSIBLE, returns=Receipt, intent=lambda a: ("mail", a.reference))
+def send(args: Letter) -> Request:
+    """Promises nothing: no deduplication, no lookup."""
+    return Request.post("/mail/messages", json={"to": "someone", "reference": args.reference})
+
+
+# -- Python tools, whose effects are lines of a file ----------------------------------------------------------
+
+
+class Deed(BaseModel):
+    """What a Python tool does after its effect; `pause_s` in hundredths, because arguments have no floats."""
+
+    reference: str
+    then: str = "return"
+    hundredths: int = 0
+
+
+_RESULTS: dict[str, Any] = {
+    "nul": {"id": "r\x00r", "text": "before\x00after"},
+    "nan": {"id": "r-nan", "number": float("nan"), "low": float("-inf"), "high": float("inf")},
+    "surrogate": {"id": "r-half", "text": "half \ud83d of it"},
+}
+
+
+def _effect(tool: str, attempt: Attempt) -> str:
+    """Make the effect: one line, appended in one write, that outlives this process."""
+    line = json.dumps({"tool": tool, "key": attempt.operation_key, "attempt": attempt.number, "call": attempt.call})
+    with (FOLDER / "deeds").open("a") as book:
+        book.write(line + "\n")
+    return f"deed-{attempt.number}"
+
+
+def _end(deed: Deed, receipt: str) -> Any:
+    if deed.then == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if deed.then == "raise":
+        raise RuntimeError("broke\x00 with NaN and \ud83d")
+    return _RESULTS.get(deed.then, {"id": receipt})
+
+
+@local.python("local.do", effect=Effect.IRREVERSIBLE, intent=lambda a: ("do", a.reference))
+def do(args: Deed, attempt: Attempt) -> Any:
+    """In a thread."""
+    if args.then == "refuse":
+        raise NotApplied("nothing\x00 was done")
+    receipt = _effect("local.do", attempt)
+    time.sleep(args.hundredths / 100)
+    return _end(args, receipt)
+
+
+@local.python("local.await", effect=Effect.IRREVERSIBLE, intent=lambda a: ("await", a.reference))
+async def wait(args: Deed, attempt: Attempt) -> Any:
+    """On the event loop."""
+    receipt = _effect("local.await", attempt)
+    await asyncio.sleep(args.hundredths / 100)
+    return _end(args, receipt)
+
+
+def _hog(hundredths: int) -> None:
+    """Keep every other thread of this process from running, without burning the machine's time."""
+    ctypes.PyDLL(None).usleep(hundredths * 10_000)  # PyDLL does not release the interpreter's lock
+
+
+@local.python("local.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
+def hog(args: Deed, attempt: Attempt) -> Any:
+    receipt = _effect("local.hog", attempt)
+    _hog(args.hundredths)
+    return {"id": receipt}
+
+
+@hasty.python("hasty.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
+async def hog_loop(args: Deed, attempt: Attempt) -> Any:
+    """Longer than its attempt may take, on the loop itself."""
+    receipt = _effect("hasty.hog", attempt)
+    _hog(args.hundredths)
+    return {"id": receipt}
+
+
+@local.python(
+    "local.again",
+    effect=Effect.IRREVERSIBLE,
+    intent=lambda a: ("again", a.reference),
+    contract=Contract(
+        repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
+        settle=timedelta(milliseconds=100),
+    ),
+)
+def again(args: Deed, attempt: Attempt) -> Any:
+    """Deduplicates by its key, and kills its process each time if asked to."""
+    marker = FOLDER / f"again-{attempt.operation_key}"
+    if not marker.exists():
+        _effect("local.again", attempt)
+        marker.touch()
+    return _end(args, "deed")
+
+
+# -- planners -------------------------------------------------------------------------------------------------
+
+
+@app.planner("steps", version=1)
+def steps(context: Context) -> Turn:
+    """Propose what the input lists turn by turn, then claim to be done; `then` hogs or kills the planner."""
+    asked = context.input
+    if asked.get("then") == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    turns = asked["turns"]
+    if context.turn <= len(turns):
+        return Turn([_proposal(step) for step in turns[context.turn - 1]])
+    return Turn(finish={"calls": {call.call_id: call.state for call in context.calls}})
+
+
+def _proposal(step: dict[str, Any]) -> Proposal:
+    """A step of the input; what its JSON cannot hold (NUL, NaN) comes in base64."""
+    tool = _decoded(step["tool_b64"]) if "tool_b64" in step else step["tool"]
+    arguments = _decoded(step["arguments_b64"]) if "arguments_b64" in step else step["arguments"]
+    return Proposal(tool, arguments, step.get("call_id", ""))
+
+
+def _decoded(text: str) -> str:
+    return base64.b64decode(text).decode("utf-8", "surrogatepass")
+
+
+# -- faults armed from outside --------------------------------------------------------------------------------
+
+
+def _follow(orders_file: Path) -> None:
+    """Arm what the file says whenever it changes, and say so: `{"spec": ..., "once": folder}`."""
+    seen = ""
+    while True:
+        text = orders_file.read_text() if orders_file.exists() else ""
+        if text and text != seen:
+            seen, order = text, json.loads(text)
+            FAULTS.arm(order["spec"], order["once"])
+            (Path(order["once"]) / f"armed.{os.getpid()}").touch()
+        time.sleep(LOOK_EVERY_S)
+
+
+threading.Thread(target=_follow, args=(FOLDER / f"faults.{sys.argv[1]}",), daemon=True).start()
