@@ -1,0 +1,140 @@
+"""The command line: one clear sentence on stderr for whatever goes wrong, and an exit code by its kind.
+
+0 fine · 1 the answer is no (a violated invariant, an unsettled call, a conflict) · 2 usage · 3 a dependency
+cannot be reached · 130 interrupted · 141 nobody reads the output any more. Passwords are never shown.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+import click
+
+from fencepost import __version__
+from fencepost.errors import FencepostError
+from fencepost.settings import redact
+from fencepost_ops.commands.session import app_option, dsn_option, redis_option
+
+COMMANDS: Final = {
+    "up": "fencepost_ops.up:up",
+    "demo": "fencepost_ops.demo:demo",
+    "enqueue": "fencepost_ops.commands.enqueue:enqueue",
+    "runs": "fencepost_ops.commands.runs:runs",
+    "show": "fencepost_ops.commands.runs:show",
+    "workers": "fencepost_ops.commands.fleet:workers",
+    "outbox": "fencepost_ops.commands.fleet:outbox",
+    "unresolved": "fencepost_ops.commands.settle:unresolved",
+    "repair": "fencepost_ops.commands.settle:repair",
+    "cancel": "fencepost_ops.commands.settle:cancel",
+    "verify": "fencepost_ops.commands.verify:verify",
+    "check": "fencepost_ops.check:check",
+    "tools": "fencepost_ops.commands.tools:tools",
+    "migrate": "fencepost_ops.commands.migrate:migrate",
+}
+"""Every command and where it lives; a module is imported when its command is asked for."""
+
+INTERRUPTED: Final = 130
+BROKEN_PIPE: Final = 141
+_BUG: Final = 1
+
+
+class CommandLine(click.Group):
+    """The group of all commands, and the one place where errors become sentences and exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The commands this installation has."""
+        return [name for name, place in COMMANDS.items() if _exists(place.partition(":")[0])]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name; its module is imported now."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        module, _, attribute = COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; output nobody reads any more ends it quietly."""
+        try:
+            answer = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            os.dup2(
+                os.open(os.devnull, os.O_WRONLY), 1
+            )  # so that the interpreter's last flush finds a reader
+            ctx.exit(BROKEN_PIPE)
+        return answer
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run and exit with the code that says what came of it."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            answer = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.exceptions.NoArgsIsHelpError as error:
+            click.echo(error.format_message())
+            sys.exit(2)
+        except click.ClickException as error:
+            sys.exit(_say(_sentence(error), error.exit_code))
+        except click.Abort:
+            sys.exit(_say("interrupted", INTERRUPTED))
+        except FencepostError as error:
+            sys.exit(_say(str(error), error.exit_code))
+        except Exception as error:
+            if "--traceback" in (args if args is not None else sys.argv[1:]):
+                raise
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            sys.exit(
+                _say(f"a bug in fencepost, or in the application ({what}); --traceback shows where", _BUG)
+            )
+        sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def _exists(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+def _sentence(error: click.ClickException) -> str:
+    message = error.format_message().strip().rstrip(".")
+    context = getattr(error, "ctx", None)
+    if isinstance(error, click.UsageError) and context is not None:
+        return f"{message[:1].lower()}{message[1:]} (see {context.command_path} --help)"
+    return message
+
+
+def _say(message: str, code: int) -> int:
+    try:
+        click.echo(f"fencepost: {redact(message)}", err=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    return code
+
+
+@click.group(cls=CommandLine, name="fencepost", context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="fencepost")
+@click.option(
+    "--traceback", is_flag=True, expose_value=False, help="Show where an unexpected error came from."
+)
+@dsn_option
+@redis_option
+@app_option
+def main() -> None:
+    """A worker fleet for agent runs: at most one effect per business intent.
+
+    Settings come from FENCEPOST_DSN, FENCEPOST_REDIS_URL and FENCEPOST_APP. Exit codes: 0 fine, 1 the answer
+    is no, 2 usage, 3 something cannot be reached.
+    """
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""How answers look: tables for people, JSON for programs; what was stored never reaches the terminal raw."""
+
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, NoReturn
+from uuid import UUID
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from fencepost.canonical import sanitize
+from fencepost.clock import NEVER, rfc3339
+from fencepost_ops.commands.durations import spoken
+
+_CELL: Final = 400  # characters of one stored text at most
+_UNBOUNDED: Final = 2000  # columns where nobody looks: lines are never broken in a pipe
+
+STYLES: Final = {
+    "COMPLETED": "green",
+    "SUCCEEDED": "green",
+    "STOPPED": "yellow",
+    "STOPPING": "yellow",
+    "COMPENSATING": "yellow",
+    "CANCELLED": "yellow",
+    "REJECTED": "yellow",
+    "FAILED": "red",
+    "UNKNOWN": "bold red",
+    "NEEDS_REPAIR": "bold red",
+    "ACCEPTED_UNKNOWN": "red",
+}
+
+
+class _Output(Console):
+    def on_broken_pipe(self) -> NoReturn:
+        raise BrokenPipeError
+
+
+def console(*, err: bool = False) -> Console:
+    """The terminal; NO_COLOR and pipes get plain text. Text is never read as markup."""
+    stream = sys.stderr if err else sys.stdout
+    width = None if stream.isatty() else _UNBOUNDED
+    return _Output(file=stream, width=width, markup=False, highlight=False, emoji=False)
+
+
+def print_json(value: object) -> None:
+    """One JSON document on stdout: dataclasses as objects, times as RFC 3339, durations in seconds."""
+    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout)))
+
+
+def _utf8(stream: Any) -> bool:
+    return str(getattr(stream, "encoding", "")).lower().replace("-", "") == "utf8"
+
+
+def _plain(value: object) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if isinstance(value, datetime):
+        return None if value >= NEVER else rfc3339(value)
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    return str(value) if isinstance(value, UUID) else value
+
+
+def shown(value: object, style: str = "") -> Text:
+    """A cell: None is empty, controls become visible, states have their colour."""
+    if isinstance(value, Text):
+        return value
+    text = "" if value is None else sanitize(value, _CELL).replace("\n", " ⏎ ").replace("\t", " ")
+    return Text(text, style=style or STYLES.get(text, ""))
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, empty: str = ""
+) -> None:
+    """A table; a column whose name ends in `>` is set right, in `!` never broken. Without rows, `empty`."""
+    cells = [[shown(cell) for cell in row] for row in rows]
+    if not cells:
+        if empty:
+            click.echo(empty)
+        return
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for column in columns:
+        right, whole = column.endswith(">"), column.endswith(("!", ">"))
+        table.add_column(
+            column.rstrip(">!"), justify="right" if right else "left", no_wrap=whole, overflow="fold"
+        )
+    for row in cells:
+        table.add_row(*row)
+    console().print(table)
+
+
+def when(moment: datetime | None, now: datetime) -> str:
+    """How far `moment` lies ahead of `now` or behind it."""
+    if moment is None:
+        return ""
+    if moment >= NEVER:
+        return "when a person acts"
+    return f"in {spoken(moment - now)}" if moment > now else f"{spoken(now - moment)} ago"

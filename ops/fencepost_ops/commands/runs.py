@@ -1,0 +1,89 @@
+"""`fencepost runs` and `fencepost show`: the list of runs, and one run's whole history."""
+
+from __future__ import annotations
+
+import click
+
+from fencepost.errors import NotFound
+from fencepost.ledger import find, listings
+from fencepost.states import RunStatus
+from fencepost_ops.commands import timeline
+from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import print_json, print_table, shown
+from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+
+
+@click.command()
+@click.option(
+    "--status",
+    type=click.Choice([str(status) for status in RunStatus], case_sensitive=False),
+    multiple=True,
+    help="Only of this status; may be given several times.",
+)
+@tenant_option
+@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@click.option("--stuck", is_flag=True, help="Only those that wait for a person, or for a step nobody takes.")
+@dsn_option
+@json_option
+@pass_session
+def runs(
+    session: Session, status: tuple[str, ...], tenant: str | None, limit: int, stuck: bool, as_json: bool
+) -> None:
+    """List runs, the newest first."""
+    with session.connection() as connection:
+        now = listings.now(connection)
+        found = listings.list_runs(connection, status=status, tenant=tenant, stuck=stuck, limit=limit)
+    if as_json:
+        print_json(found)
+        return
+    columns = ["RUN!", "KEY", "TENANT", "PLANNER", "STATUS", "WHY", "TURN>", "CALLS>", "ATTEMPTS>", "AGE>"]
+    rows = [
+        (
+            info.run_id,
+            info.run_key,
+            info.tenant,
+            f"{info.planner} v{info.planner_version}",
+            shown(f"{info.status}, waits for a person", "bold red") if info.blocked else info.status,
+            info.stop_reason,
+            info.turn,
+            info.calls,
+            info.attempts,
+            spoken(now - info.created_at),
+        )
+        for info in found
+    ]
+    print_table(columns, rows, empty="no runs")
+
+
+@click.command()
+@click.argument("run")
+@tenant_option
+@click.option("--events", is_flag=True, help="With the body of every event.")
+@dsn_option
+@json_option
+@pass_session
+def show(session: Session, run: str, tenant: str | None, events: bool, as_json: bool) -> None:
+    """Show one run and what happens next.
+
+    Its timeline with attempts, terms, workers and receipts, then its calls. RUN is a run's id, the unique
+    beginning of one, or a run key.
+    """
+    with session.connection() as connection:
+        owner, run_id = find.find_run(connection, run, tenant)
+        history = listings.history(connection, owner, run_id)
+    if history is None:
+        raise NotFound(f"there is no run {run}")
+    if as_json:
+        print_json(history)
+        return
+    for line in timeline.header(history):
+        click.echo(line)
+    click.echo()
+    print_table(
+        timeline.EVENT_COLUMNS, timeline.event_rows(history, bodies=events), empty="nothing has happened yet"
+    )
+    click.echo()
+    print_table(timeline.CALL_COLUMNS, timeline.call_rows(history), empty="no calls")
+    click.echo()
+    for line in timeline.following(history):
+        click.echo(line)

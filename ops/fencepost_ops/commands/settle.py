@@ -1,0 +1,168 @@
+"""`fencepost unresolved`, `repair` and `cancel`: what only a person can see to, and how it is settled."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+
+from fencepost.canonical import sanitize
+from fencepost.errors import FencepostError
+from fencepost.ledger import find, listings
+from fencepost.ledger.listings import Unresolved
+from fencepost.states import CallState
+from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import print_json, print_table, when
+from fencepost_ops.commands.session import (
+    Session,
+    by_option,
+    dsn_option,
+    json_option,
+    pass_session,
+    reason_option,
+    redis_option,
+    tenant_option,
+)
+
+_COLUMNS: Final = ["CALL!", "RUN", "TOOL", "STATE", "AGE>", "SENT", "LAST LOOKUP", "WHY", "NEXT"]
+
+
+@click.command()
+@tenant_option
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@dsn_option
+@json_option
+@pass_session
+@click.pass_context
+def unresolved(ctx: click.Context, session: Session, tenant: str | None, limit: int, as_json: bool) -> None:
+    """List calls whose outcome is not known.
+
+    Nobody knows whether their effect happened. Oldest first. Those in NEEDS_REPAIR wait for `fencepost
+    repair`, the others are being reconciled. Exit code 1 if there are any.
+    """
+    with session.connection() as connection:
+        now = listings.now(connection)
+        found = listings.unresolved(connection, tenant=tenant, limit=limit)
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            (
+                call.call,
+                call.run_key,
+                f"{call.tool} {call.label}".strip(),
+                call.state,
+                spoken(now - call.since) if call.since is not None else "",
+                _sent(call),
+                _lookup(call),
+                call.error,
+                "a person: fencepost repair" if call.state == CallState.NEEDS_REPAIR else _next(call, now),
+            )
+            for call in found
+        ]
+        print_table(_COLUMNS, rows, empty="every call is settled")
+    ctx.exit(1 if found else 0)
+
+
+def _next(call: Unresolved, now: Any) -> str:
+    return (
+        f"{call.queue} {when(call.due_at, now)}" if call.queue is not None else "nothing: its row is missing"
+    )
+
+
+def _sent(call: Unresolved) -> str:
+    """What left for the downstream: the stored request's line, for Python tools the arguments."""
+    times = f"{call.attempts} × "
+    if call.request is None:
+        return times + sanitize(call.arguments, 120)
+    request = _object(call.request)
+    return times + sanitize(
+        f"{request.get('method', '')} {request.get('target', '')}".strip() or call.request, 120
+    )
+
+
+def _lookup(call: Unresolved) -> str:
+    if call.lookup is None:
+        return f"asked {call.asks} times" if call.asks else "never asked"
+    answer = _object(call.lookup)
+    said = [str(answer[name]) for name in ("answer", "detail") if answer.get(name)]
+    return f"{': '.join(said)} ({call.asks} asked)"
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+@click.command()
+@click.argument("call")
+@click.option(
+    "--happened", "decision", flag_value=CallState.SUCCEEDED.value, help="It happened; give --receipt."
+)
+@click.option(
+    "--did-not-happen", "decision", flag_value=CallState.FAILED.value, help="It did not, and will not."
+)
+@click.option("--ask-again", "decision", flag_value=CallState.UNKNOWN.value, help="Reconcile it once more.")
+@click.option(
+    "--accept-unknown",
+    "decision",
+    flag_value=CallState.ACCEPTED_UNKNOWN.value,
+    help="It will never be known; its key is not used again.",
+)
+@click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
+@reason_option
+@by_option
+@tenant_option
+@dsn_option
+@redis_option
+@pass_session
+def repair(
+    session: Session,
+    call: str,
+    decision: str | None,
+    receipt: str | None,
+    reason: str,
+    by: str,
+    tenant: str | None,
+) -> None:
+    """Settle a call that needs repair.
+
+    CALL is a call's id, or the unique beginning of one; it takes an operator's login. What you decide is
+    recorded with your reason and name, and what follows from it happens at once.
+    """
+    if decision is None:
+        raise click.UsageError("decide: --happened, --did-not-happen, --ask-again or --accept-unknown")
+    if (decision == CallState.SUCCEEDED) != (receipt is not None):
+        raise click.UsageError("--happened and --receipt go together: the receipt says how it is known")
+    with session.connection() as connection:
+        found = find.find_call(connection, call, tenant)
+    with session.client() as client:
+        state = client.repair(found.call, decision, by, reason, receipt)
+    click.echo(f"call {found.call} is {state}")
+    if state != decision:
+        raise FencepostError(f"call {found.call} is {state}, not {decision}")
+
+
+@click.command()
+@click.argument("run")
+@reason_option
+@by_option
+@tenant_option
+@dsn_option
+@redis_option
+@pass_session
+def cancel(session: Session, run: str, reason: str, by: str, tenant: str | None) -> None:
+    """Stop a run.
+
+    RUN is a run's id, the unique beginning of one, or a run key; it takes an operator's login. Nothing
+    unsent is sent. What is in flight settles first; then its effects are offset, if the run asks for it.
+    """
+    with session.connection() as connection:
+        _, run_id = find.find_run(connection, run, tenant)
+    with session.client() as client:
+        info = client.cancel(run_id, by, reason)
+    click.echo(f"run {info.run_id} is {info.status}" + (f" ({info.stop_reason})" if info.stop_reason else ""))

@@ -1,0 +1,135 @@
+"""One run's history as lines and cells for people. Pure: `listings.History` in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from fencepost.canonical import sanitize
+from fencepost.clock import NEVER, rfc3339
+from fencepost.events import Event, EventType
+from fencepost.ledger.listings import History, NextStep, WorkerInfo
+from fencepost.states import RUN_ENDS, CallState
+from fencepost.subjects import Call
+from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import when
+from fencepost_ops.commands.sayings import cut, detail
+
+EVENT_COLUMNS: Final = ["TIME>", "#>", "EVENT!", "CALL", "ATTEMPT>", "TERM!", "WORKER", "DETAIL"]
+CALL_COLUMNS: Final = ["CALL!", "TURN", "TOOL", "LABEL", "STATE", "ATTEMPTS>", "RECEIPT", "RESULT OR REASON"]
+_OWNER: Final = 6  # digits of an owner's token; enough to tell terms of one run apart
+E = EventType
+
+
+def header(history: History) -> Iterator[str]:
+    """Who asked for the run, and how far it came."""
+    run = history.run
+    stopped = f" ({run.stop_reason}: {cut(run.stop_detail)})" if run.stop_detail else ""
+    if run.stop_reason and not stopped:
+        stopped = f" ({run.stop_reason})"
+    blocked = run.status not in RUN_ENDS and 0 < run.repairs == run.open
+    waits = ", waits for a person" if blocked else ""
+    yield f"run {run.id}  {run.status}{stopped}{waits}"
+    yield f"key {cut(run.run_key)} · tenant {cut(run.tenant)} · principal {cut(run.principal)}"
+    yield f"planner {cut(run.planner)} v{run.planner_version} · on stop: {run.on_stop}"
+    deadline = "" if run.status in RUN_ENDS else f" ({when(run.deadline, history.now)})"
+    age = spoken(history.now - run.created_at)
+    yield f"created {rfc3339(run.created_at)} ({age} ago) · deadline {rfc3339(run.deadline)}{deadline}"
+    yield f"turns {run.turn} · calls {run.calls} · attempts {run.attempts} · effects not offset {run.effects}"
+    if run.preview is not None:
+        yield f"result {cut(run.preview)}"
+
+
+def event_rows(history: History, *, bodies: bool = False) -> Iterator[tuple[object, ...]]:
+    """The timeline: what happened when, to which call, under whose term, and where."""
+    calls = {call.id: call for call in history.calls}
+    processes = owners(history)
+    for event in history.events:
+        call = calls.get(event.call) if event.call is not None else None
+        worker = history.workers.get(processes.get(event.worker or "", ""))
+        yield (
+            f"+{(event.recorded_at - history.run.created_at).total_seconds():.3f}",
+            event.seq,
+            event.type,
+            _called(call) if call is not None else "",
+            event.attempt,
+            _term(event),
+            _process(worker) if event.worker else "",
+            sanitize(event.body, 4000) if bodies else detail(event),
+        )
+
+
+def owners(history: History) -> dict[str, str]:
+    """Which process each owner of a term was an execution of."""
+    leases = (event.data for event in history.events if event.type == E.LEASE_ACQUIRED)
+    return {lease["owner"]: lease["worker"] for lease in leases if lease.get("worker")}
+
+
+def call_rows(history: History) -> Iterator[tuple[object, ...]]:
+    """The calls, in the order they were proposed."""
+    for call in history.calls:
+        doubt = " (in doubt)" if call.doubt and call.state != CallState.UNKNOWN else ""
+        reused = "of another call: " if call.reused else ""
+        yield (
+            call.id,
+            f"{call.turn}.{call.ordinal}",
+            f"{call.tool} v{call.tool_version}" if call.tool_version else call.tool,
+            call.label,
+            call.state + doubt,
+            call.attempts,
+            call.receipt,
+            cut(call.error or reused + (call.preview or "")),
+        )
+
+
+def following(history: History) -> Iterator[str]:
+    """What happens next, and when; how a person settles what waits for one."""
+    calls = {call.id: call for call in history.calls}
+    if not history.steps:
+        yield "nothing is left to happen"
+    for step in history.steps:
+        call = calls.get(step.subject)
+        subject = f"call {_called(call)}" if call is not None else "the run"
+        due = when(step.due_at, history.now)
+        yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
+    for call in history.calls:
+        if call.state == CallState.NEEDS_REPAIR:
+            ways = "--happened --receipt R | --did-not-happen | --ask-again | --accept-unknown"
+            yield f"      fencepost repair {call.id} ({ways}) --reason TEXT"
+
+
+def _purpose(history: History, step: NextStep) -> str:
+    if step.due_at >= NEVER:
+        return "its calls settle first" if step.kind == "run" else "it needs repair"
+    if step.worker is not None:
+        return f"taken over by the {step.queue} unless its worker answers"
+    if step.kind == "run" and step.due_at == history.run.deadline:
+        return "its deadline"
+    return _PURPOSES.get((step.queue, step.kind), f"the {step.queue} takes it")
+
+
+_PURPOSES: Final = {
+    ("planner", "run"): "the planner is asked for a turn",
+    ("dispatcher", "call"): "the dispatcher sends it",
+    ("reconciler", "call"): "the reconciler finds out what happened",
+    ("compensator", "run"): "the compensator offsets what was done",
+}
+
+
+def _held(history: History, step: NextStep) -> str:
+    holder = history.workers.get(step.worker or "")
+    held = f" · held by {_process(holder)}" if holder is not None else ""
+    offered = f" · published {step.publish_count} times" if step.publish_count > 1 else ""
+    return held + offered
+
+
+def _called(call: Call) -> str:
+    return cut(f"{call.tool} {call.label}" if call.label else call.tool)
+
+
+def _term(event: Event) -> str:
+    return f"{event.worker[:_OWNER]}/{event.fence}" if event.worker else ""
+
+
+def _process(worker: WorkerInfo | None) -> str:
+    return f"{worker.role} {worker.host}:{worker.pid}" if worker is not None else "?"
