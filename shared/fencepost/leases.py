@@ -50,7 +50,7 @@ POOL_WAIT_S: Final = 0.9  # with the socket timeout still under three seconds
 COUNTER_OUTLIVES_LEASE: Final = timedelta(days=1)
 MAX_FENCE: Final = 2**53 - 1  # Lua counts in doubles
 
-# ARGV[1] is how much longer a counter lives than its lease, ms; then for each: owner, named, floor, ttl in ms.
+# ARGV[1] is how much longer a counter lives than its lease, ms; then owner, named, floor, ttl in ms of each.
 _GRANT: Final = """
 local fences = {}
 for i = 1, #KEYS / 2 do
@@ -60,7 +60,7 @@ for i = 1, #KEYS / 2 do
   if not holder or holder == owner or holder == named then
     local last = tonumber(redis.call('GET', counter)) or 0
     local fence = math.max(last, floor) + 1
-    redis.call('SET', counter, string.format('%.0f', fence), 'PX', ttl + tonumber(ARGV[1]))
+    redis.call('SET', counter, fence, 'PX', ttl + tonumber(ARGV[1]))
     redis.call('SET', lease, owner, 'PX', ttl)
     fences[i] = fence
   else

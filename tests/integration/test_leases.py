@@ -293,6 +293,27 @@ def test_the_last_ring_before_closing_is_heard(valkey: LocalValkey, raw: redis.R
         assert raw.lpop("fencepost:doorbell") is not None
 
 
+def test_a_ring_made_while_closing_and_another_on_its_way_is_sent(valkey: LocalValkey) -> None:
+    writer = Doorbell(valkey.url())
+    sending, go_on, sent = threading.Event(), threading.Event(), []
+
+    def press(keys: list[str]) -> None:
+        sending.set()
+        go_on.wait(5)
+        sent.append(keys)
+
+    writer._press = press  # type: ignore[assignment]
+    writer.ring()
+    sending.wait(5)
+    writer.ring()
+    writer.close()
+    go_on.set()
+    assert writer._ringer is not None
+    writer._ringer.join(5)
+
+    assert len(sent) == 2
+
+
 def test_a_wait_for_no_time_does_not_wait_for_ever(valkey: LocalValkey, raw: redis.Redis) -> None:
     with Doorbell(valkey.url()) as relay:
         assert [relay.wait(seconds) for seconds in (0, -1, 0.0001)] == [False] * 3

@@ -287,6 +287,19 @@ def test_a_closed_pulse_has_ended_cleanly_and_at_once(sql: Sql, dsn: str) -> Non
     assert is_due(sql, subject), "what it still held goes to others"
 
 
+def test_closing_ends_even_a_pulse_that_is_frozen(
+    sql: Sql, dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pulse = Pulse(dsn, "planner", TTL)
+    pid = pulse_pid(pulse)
+    monkeypatch.setattr(module, "END_WITHIN_S", -0.9)
+    os.kill(pid, signal.SIGSTOP)
+
+    pulse.close()
+
+    assert not exists(pid)
+
+
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="other systems show less")
 def test_nobody_reads_the_password_from_the_process_list(dsn: str, sql: Sql) -> None:
     with Pulse(dsn, "planner", TTL) as pulse:
@@ -307,9 +320,11 @@ def test_a_postgres_that_does_not_answer_is_unreachable_and_no_process_stays(
 
     monkeypatch.setattr(module, "_Child", Noted)
 
+    began = time.monotonic()
     with pytest.raises(Unreachable, match="password authentication failed") as caught:
         Pulse(worker_dsn(postgres).replace("pulse-secret", "wrong-secret"), "planner", TTL)
 
+    assert time.monotonic() - began < 2.5, "a token nobody was given leaves nothing to hand back"
     assert "wrong-secret" not in str(caught.value)
     assert [exists(pid) for pid in started] == [False]
 

@@ -1,11 +1,15 @@
 """What the relay decides, without a clock, a database or a broker."""
 
 import itertools
+import logging
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from fencepost.errors import Unreachable
+from fencepost_relay.__main__ import Report
 from fencepost_relay.relay import (
+    PassResult,
     Row,
     Stamp,
     judge_silence,
@@ -143,3 +147,35 @@ def test_a_worker_that_stamps_every_third_of_a_ttl_is_never_declared_dead() -> N
         now = 100.0 + tick
         seen, dead = look(seen, now, a=T0 + timedelta(seconds=int(now / 3.4)))
         assert dead == ()
+
+
+# ---- what it says
+
+
+def test_an_outage_is_told_once_without_passwords_and_its_end_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fencepost.relay")
+    report, quiet = Report(), PassResult(0, 0, None, ())
+
+    for _ in range(3):
+        report.failed(Unreachable("no answer from redis://:secret@host/0"))
+    report.failed(Unreachable("connection refused"))
+    for _ in range(3):
+        report.passed(quiet)
+
+    assert caplog.messages == [
+        "pass failed: no answer from redis://:***@host/0",
+        "pass failed: connection refused",
+        "passes succeed again",
+    ]
+
+
+def test_a_dead_worker_is_told_at_once_and_counts_are_gathered(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "fencepost.relay")
+    report = Report()
+
+    report.passed(PassResult(3, 2, None, ("0123456789abcdef",)))
+    report.passed(PassResult(4, 4, None, ()))
+    report.flush()
+    report.flush()
+
+    assert caplog.messages == ["worker 01234567 is silent; its rows are due", "took 7 rows, published 6"]
