@@ -1,163 +1,185 @@
-"""A bench for ledger tests: real Postgres, the real `apply`, an app with HTTP tools, and no workers in
-between.
-"""
+"""A bench for ledger tests: real Postgres, the real `apply`, an app with HTTP tools, and no workers."""
 
+import hashlib
 import itertools
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 import psycopg
-from pydantic import BaseModel
 
-from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
+from fencepost import App, Proposal, Request
 from fencepost import commands as c
 from fencepost.clock import token, uuid7
-from fencepost.contracts import FirstFailure
-from fencepost.decide.fold import Known
+from fencepost.decide.fold import Known, Row
+from fencepost.events import Event
+from fencepost.ledger import rows
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
+from fencepost.operations import Operation
+from fencepost.outcomes import Applied, Outcome
 from fencepost.proposals import Rejected, Validated, validate
+from fencepost.recovery import Answer, LookupAnswer
+from fencepost.subjects import Call, Run
+from fencepost.tools import compensation_key
 from fencepost_ops.database import LedgerDatabase
+from tests.integration.ledger_app import SECOND, Gate, bench_app
 
-SECOND = timedelta(seconds=1)
 TENANT = "shop"
+Fields = dict[str, Any]
 
 
-class Debit(BaseModel):
-    order: str
-    minor: int = 100
-
-
-class Debited(BaseModel):
-    id: str
-
-
-def bench_app() -> App:
-    app = App("bench")
-    wallet = app.dependency(
-        "wallet",
-        base_url="http://127.0.0.1:9",
-        attempts=3,
-        per_attempt=2 * SECOND,
-        grace=SECOND,
-        reserve=SECOND,
-        margin=timedelta(0),
-        backoff=timedelta(milliseconds=1),
-        reconcile_for=30 * SECOND,
-    )
-    contract = Contract(
-        repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
-        lookup=Lookup(strong=True),
-        settle=SECOND,
-        not_applied=frozenset({402, 429}),
-        retryable=frozenset({429}),
-    )
-
-    @wallet.http(
-        "wallet.debit",
-        effect=Effect.REVERSIBLE,
-        returns=Debited,
-        intent=lambda a: ("order", a.order),
-        contract=contract,
-    )
-    def debit(args: Debit) -> Request:
-        return Request.post("/debits", json={"order": args.order, "minor": args.minor})
-
-    @debit.lookup
-    def find(args: Debit, key: str) -> Request:
-        return Request.get(f"/by-key/{key}")
-
-    @wallet.http(
-        "wallet.refund",
-        effect=Effect.REVERSIBLE,
-        returns=Debited,
-        intent=lambda a: ("refund", a.order),
-        contract=contract,
-    )
-    def refund(args: Debit) -> Request:
-        return Request.post("/refunds", json={"order": args.order})
-
-    @debit.compensate
-    def undo(args: Debit, result: Any) -> Proposal:
-        return Proposal("wallet.refund", {"order": args.order, "minor": args.minor})
-
-    @wallet.http("wallet.note", effect=Effect.REVERSIBLE, intent=lambda a: ("note", a.order), required=False)
-    def note(args: Debit) -> Request:
-        return Request.post("/notes", json={"order": args.order})
-
-    app.allow("svc:*", tools=["wallet.*"])
-    return app
+def kept(text: str) -> c.Payload:
+    data = text.encode()
+    return c.Payload(hashlib.sha256(data).hexdigest(), data, text[:100])
 
 
 @dataclass
 class Bench:
-    """Drives `apply` the way workers do, with explicit terms; fences count up so that every claim is fresh."""
+    """Drives `apply` the way workers do, with explicit terms; fences count up so that every claim is new."""
 
     database: LedgerDatabase
     app: App
     ledger: Ledger
     worker: str
     owner: psycopg.Connection[Any]
+    gate: Gate
+    known: Known
     fences: Iterator[int] = field(default_factory=lambda: itertools.count(1))
-    tools: dict[str, Any] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    started: list[UUID] = field(default_factory=list)
+    pools: list[Pool] = field(default_factory=list)
 
     def term(self) -> c.Term:
         return c.Term(token(), next(self.fences))
 
+    @cached_property
+    def producer(self) -> psycopg.Connection[Any]:
+        return psycopg.connect(self.database.dsns["producer"], autocommit=True)
+
+    @cached_property
+    def operator(self) -> Ledger:
+        return self.ledger_as("operator")
+
+    def ledger_as(self, role: str, **changes: Any) -> Ledger:
+        """A ledger of another process: another login, other knowledge."""
+        pool = Pool(self.database.dsns[role], f"bench-{role}", 8)
+        self.pools.append(pool)
+        return Ledger(pool, replace(self.known, **changes))
+
+    def close(self) -> None:
+        for pool in self.pools:
+            pool.close()
+        if "producer" in self.__dict__:
+            self.producer.close()
+
+    # -- enqueueing and reading --------------------------------------------------------------------------
+
     def enqueue(
-        self, key: str = "o-1", *, deadline_s: float = 60, on_stop: str = "compensate", budget: str = "{}"
+        self,
+        key: str = "o-1",
+        *,
+        deadline_s: float = 60,
+        on_stop: str = "compensate",
+        budget: str = "{}",
     ) -> UUID:
-        with psycopg.connect(self.database.dsns["producer"]) as connection:
-            row = connection.execute(
-                "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc:checkout', '{}', make_interval(secs => %s),"
-                " %s::jsonb, %s)",
-                [TENANT, key, deadline_s, budget, on_stop],
-            ).fetchone()
+        row = self.producer.execute(
+            "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc:checkout', '{}',"
+            " make_interval(secs => %s), %s::jsonb, %s)",
+            [TENANT, key, deadline_s, budget, on_stop],
+        ).fetchone()
         assert row is not None
+        self.started.append(row[0])
         return UUID(str(row[0]))
 
-    def generation(self, subject: UUID) -> int:
-        row = self.sql("SELECT generation FROM fencepost.outbox WHERE subject = %s", subject)
-        return int(row[0][0]) if row else 0
+    def start(self, **how: Any) -> UUID:
+        """A run under a key of its own."""
+        return self.enqueue(f"run-{next(self.numbers)}", **how)
+
+    def order(self) -> str:
+        """An order number nobody has used."""
+        return f"order-{next(self.numbers)}"
 
     def sql(self, statement: str, *args: Any) -> list[Any]:
         cursor = self.owner.execute(statement, args)
         return cursor.fetchall() if cursor.description else []
 
-    def one(self, *commands: c.Command) -> Any:
-        (answer,) = self.ledger.apply(commands)
-        return answer
+    def generation(self, subject: UUID) -> int:
+        row = self.sql("SELECT generation FROM fencepost.outbox WHERE subject = %s", subject)
+        return int(row[0][0]) if row else 0
+
+    def row(self, subject: UUID) -> Row | None:
+        columns = rows.select("outbox", rows.ROW_COLUMNS)
+        found = self.sql(f"SELECT {columns} FROM fencepost.outbox WHERE subject = %s", subject)
+        return Row(*found[0]) if found else None
+
+    def run(self, run: UUID) -> Run:
+        columns = rows.select("runs", rows.RUN_COLUMNS)
+        return Run(*self.sql(f"SELECT {columns} FROM fencepost.runs WHERE id = %s", run)[0])
+
+    def call(self, call: UUID) -> Call:
+        columns = rows.select("calls", rows.CALL_COLUMNS)
+        return Call(*self.sql(f"SELECT {columns} FROM fencepost.calls WHERE id = %s", call)[0])
+
+    def operation(self, call: UUID) -> Operation:
+        columns = rows.select("operations", rows.OPERATION_COLUMNS)
+        key = self.call(call).operation
+        return Operation(*self.sql(f"SELECT {columns} FROM fencepost.operations WHERE key = %s", key)[0])
+
+    def events(self, run: UUID) -> list[Event]:
+        columns = rows.select("events", rows.EVENT_COLUMNS)
+        found = self.sql(f"SELECT {columns} FROM fencepost.events WHERE run = %s ORDER BY seq", run)
+        return [Event(*values) for values in found]
+
+    def kinds(self, run: UUID, call: UUID | None = None) -> list[str]:
+        return [e.type for e in self.events(run) if call is None or e.call == call]
+
+    def state(self, call: UUID) -> str:
+        return str(self.sql("SELECT state FROM fencepost.calls WHERE id = %s", call)[0][0])
+
+    def status(self, run: UUID) -> str:
+        return str(self.sql("SELECT status FROM fencepost.runs WHERE id = %s", run)[0][0])
+
+    def now(self) -> datetime:
+        at: datetime = self.sql("SELECT fencepost.now()")[0][0]
+        return at
 
     def ahead(self, seconds: float) -> None:
         """Move the ledger's clock; the worker's pulse keeps up, as a living one does."""
         self.sql("UPDATE fencepost.clock SET ahead = ahead + make_interval(secs => %s)", seconds)
         self.sql("UPDATE fencepost.workers SET last_seen = fencepost.now()")
 
+    # -- commands ----------------------------------------------------------------------------------------
+
+    def one(self, *commands: c.Command) -> Any:
+        (answer,) = self.ledger.apply(commands)
+        return answer
+
+    def base(self, run: UUID) -> dict[str, Any]:
+        return {"id": uuid7(), "tenant": TENANT, "run": run, "rand": random.random()}
+
     def _claim(self, run: UUID, subject: UUID, term: c.Term, generation: int | None) -> dict[str, Any]:
+        message = self.generation(subject) if generation is None else generation
         return {
-            "id": uuid7(),
-            "tenant": TENANT,
-            "run": run,
-            "rand": random.random(),
+            **self.base(run),
             "subject": subject,
-            "generation": self.generation(subject) if generation is None else generation,
+            "generation": message,
             "worker": self.worker,
             "term": term,
         }
 
     def claim_run(self, run: UUID, term: c.Term | None = None, generation: int | None = None) -> c.ClaimRun:
-        term = term or self.term()
-        return c.ClaimRun(**self._claim(run, run, term, generation), cap=2 * SECOND, grace=SECOND)
+        claim = self._claim(run, run, term or self.term(), generation)
+        return c.ClaimRun(**claim, cap=2 * SECOND, grace=SECOND)
 
     def claim_stopped(self, run: UUID, term: c.Term | None = None) -> c.ClaimStopped:
-        return c.ClaimStopped(
-            **self._claim(run, run, term or self.term(), None), cap=2 * SECOND, grace=SECOND
-        )
+        claim = self._claim(run, run, term or self.term(), None)
+        return c.ClaimStopped(**claim, cap=2 * SECOND, grace=SECOND)
 
     def claim_call(
         self, run: UUID, call: UUID, term: c.Term | None = None, generation: int | None = None
@@ -170,60 +192,129 @@ class Bench:
 
     def validated(self, run: UUID, turn: int, ordinal: int, tool: str, **args: Any) -> Validated | Rejected:
         newest = {name: t for (name, _), t in sorted(self.app.registry.items())}
-        proposal = Proposal(tool, args)
-        return validate(proposal, tools=newest, tenant=TENANT, run_id=str(run), turn=turn, ordinal=ordinal)
+        place: Fields = {"turn": turn, "ordinal": ordinal}
+        return validate(Proposal(tool, args), tools=newest, tenant=TENANT, run_id=str(run), **place)
+
+    def turn(self, run: UUID, claim: c.ClaimRun, *proposals: tuple[str, dict[str, Any]]) -> c.RecordTurn:
+        number = self.run(run).turn + 1
+        checked = [self.validated(run, number, n, tool, **args) for n, (tool, args) in enumerate(proposals)]
+        ids = tuple(uuid7() for _ in proposals)
+        answer: Fields = {"term": claim.term, "turn": number, "proposals": tuple(checked), "call_ids": ids}
+        return c.RecordTurn(**self.base(run), **answer)
 
     def plan(self, run: UUID, *proposals: tuple[str, dict[str, Any]]) -> list[UUID]:
         """Claim the run and record a turn with these proposals; the calls' ids."""
         claim = self.claim_run(run)
         order = self.one(claim)
         assert isinstance(order, c.Plan), order
-        turn = order.run.turn + 1
-        checked = tuple(
-            self.validated(run, turn, n, tool, **args) for n, (tool, args) in enumerate(proposals)
-        )
-        ids = tuple(uuid7() for _ in proposals)
-        record = c.RecordTurn(
-            id=uuid7(), tenant=TENANT, run=run, term=claim.term, turn=turn, proposals=checked, call_ids=ids
-        )
+        record = self.turn(run, claim, *proposals)
         answer = self.one(record)
         assert isinstance(answer, c.Done), answer
-        return list(ids)
+        return list(record.call_ids)
 
-    def outcome(self, send: c.Send, term: c.Term, outcome: Any) -> c.RecordOutcome:
-        return c.RecordOutcome(
-            id=uuid7(),
-            tenant=TENANT,
-            run=send.call.run,
-            rand=0.0,
-            term=term,
-            call=send.call.id,
-            attempt=send.attempt,
-            outcome=outcome,
+    def debit(self, run: UUID, order: str, tool: str = "wallet.debit") -> UUID:
+        """One turn with one call."""
+        return self.plan(run, (tool, {"order": order}))[0]
+
+    def finish(self, run: UUID) -> c.Answer:
+        claim = self.claim_run(run)
+        order = self.one(claim)
+        assert isinstance(order, c.Plan), order
+        done = kept('"ok"')
+        base: Fields = self.base(run) | {"payloads": (done,)}
+        answer: c.Answer = self.one(
+            c.RecordTurn(**base, term=claim.term, turn=order.run.turn + 1, finish=done)
         )
+        return answer
 
-    def state(self, call: UUID) -> str:
-        return str(self.sql("SELECT state FROM fencepost.calls WHERE id = %s", call)[0][0])
+    def dispatch(self, run: UUID, call: UUID) -> tuple[c.Send, c.Term]:
+        term = self.term()
+        send = self.one(self.claim_call(run, call, term))
+        assert isinstance(send, c.Send), send
+        return send, term
 
-    def status(self, run: UUID) -> str:
-        return str(self.sql("SELECT status FROM fencepost.runs WHERE id = %s", run)[0][0])
+    def reconcile(self, run: UUID, call: UUID) -> tuple[Any, c.Term]:
+        term = self.term()
+        return self.one(self.claim_doubt(run, call, term)), term
+
+    def outcome(self, send: c.Send, term: c.Term, outcome: Outcome) -> c.RecordOutcome:
+        result = kept(outcome.result_json_text) if isinstance(outcome, Applied) else None
+        base: Fields = self.base(send.call.run) | {"rand": 0.0, "payloads": (result,) if result else ()}
+        made: Fields = {"call": send.call.id, "attempt": send.attempt, "outcome": outcome, "result": result}
+        return c.RecordOutcome(**base, term=term, **made)
+
+    def record(self, send: c.Send, term: c.Term, outcome: Outcome) -> Any:
+        return self.one(self.outcome(send, term, outcome))
+
+    def succeed(self, run: UUID, call: UUID, receipt: str = "r-1") -> None:
+        send, term = self.dispatch(run, call)
+        assert self.record(send, term, Applied(f'{{"id":"{receipt}"}}', receipt)) == c.Done("SUCCEEDED")
+
+    def evidence(self, send: c.Send, term: c.Term, outcome: Outcome) -> c.FileEvidence:
+        seen = self.outcome(send, term, outcome)
+        base: Fields = self.base(seen.run) | {"payloads": seen.payloads}
+        made: Fields = {"call": seen.call, "attempt": seen.attempt, "outcome": outcome, "result": seen.result}
+        return c.FileEvidence(**base, term=term, **made)
+
+    def looked_up(
+        self, ask: c.Ask, term: c.Term, answer: Answer, receipt: str | None = None
+    ) -> c.RecordLookup:
+        result = kept(f'{{"id":"{receipt}"}}') if receipt else None
+        said = LookupAnswer(answer, ask.asked_at, receipt, result.digest if result else None)
+        base: Fields = self.base(ask.call.run) | {"payloads": (result,) if result else ()}
+        return c.RecordLookup(**base, term=term, call=ask.call.id, answer=said, result=result)
+
+    def cancel(self, run: UUID) -> Any:
+        return self.one(c.RequestCancel(**self.base(run), by="ann", reason="no longer wanted"))
+
+    def repair(self, call: UUID, decision: str, receipt: str | None = None) -> Any:
+        base: Fields = self.base(self.call(call).run)
+        why: Fields = {"decision": decision, "by": "ann", "reason": "looked", "receipt": receipt}
+        (answer,) = self.operator.apply([c.DecideRepair(**base, call=call, **why)])
+        return answer
+
+    def offset(self, run: UUID) -> tuple[UUID, UUID]:
+        """Claim a compensating run, record the compensation it asks for: (forward call, compensation)."""
+        claim = self.claim_stopped(run)
+        order = self.one(claim)
+        assert isinstance(order, c.Offset), order
+        record = self.compensation(claim, order)
+        answer = self.one(record)
+        assert isinstance(answer, c.Done), answer
+        return order.forward.id, record.call_id
+
+    def compensation(self, claim: c.ClaimStopped, order: c.Offset) -> c.RecordCompensation:
+        tool = self.app.registry[order.forward.tool, order.forward.tool_version]
+        back = tool.compensation(
+            tool.read_arguments(order.forward.arguments), None, order.forward.receipt or "r"
+        )
+        assert isinstance(back.arguments, dict)
+        checked = self.validated(claim.run, order.run.turn + 1, order.run.calls, back.tool, **back.arguments)
+        assert isinstance(checked, Validated)
+        proposal = replace(checked, operation=compensation_key(order.forward.operation or ""), required=False)
+        made: Fields = {"forward": order.forward.id, "proposal": proposal, "call_id": uuid7()}
+        return c.RecordCompensation(**self.base(claim.run), term=claim.term, **made)
 
 
 @contextmanager
 def open_bench(database: LedgerDatabase) -> Iterator[Bench]:
     app = bench_app()
+    gate = Gate(app.authority)
     known = Known(
-        tool=lambda n, v: app.registry.get((n, v)), planner=lambda n, v: True, authority=app.authority
+        tool=lambda name, version: app.registry.get((name, version)),
+        planner=lambda _name, _version: True,
+        authority=gate,
     )
     pool = Pool(database.dsns["worker"], "bench", 8)
-    ledger = Ledger(pool, known)
     worker = token()
     with psycopg.connect(database.owner, autocommit=True) as owner:
         owner.execute(
-            "INSERT INTO fencepost.workers VALUES (%s, 'dispatcher', 'h', 1, fencepost.now(), fencepost.now(), NULL)",
+            "INSERT INTO fencepost.workers"
+            " VALUES (%s, 'dispatcher', 'h', 1, fencepost.now(), fencepost.now(), NULL)",
             [worker],
         )
+        bench = Bench(database, app, Ledger(pool, known), worker, owner, gate, known, pools=[pool])
         try:
-            yield Bench(database, app, ledger, worker, owner)
+            yield bench
         finally:
-            pool.close()
+            bench.close()

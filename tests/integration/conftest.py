@@ -1,0 +1,47 @@
+"""Fixtures of the ledger tests: a database per module; after every test, proof that rows follow events."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+from fencepost.ledger.connect import connect
+from fencepost.ledger.verify import verify_run
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalPostgres
+from tests.integration.ledger_bench import TENANT, Bench, open_bench
+
+_numbers = itertools.count(1)
+
+
+@contextmanager
+def copied(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    name = f"shared_ledger_{next(_numbers)}"
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE template_ledger")
+    owner = postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
+    dsns = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in template.items()}
+    yield LedgerDatabase(name, owner, dsns)
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="module")
+def module_bench(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[Bench]:
+    """One database and one `apply` for all tests of a module; every test starts runs of its own."""
+    with copied(postgres, template) as database, open_bench(database) as bench:
+        yield bench
+
+
+@pytest.fixture
+def bench(module_bench: Bench) -> Iterator[Bench]:
+    """The module's bench. Afterwards every run the test started must replay to its rows exactly (I6)."""
+    module_bench.started.clear()
+    module_bench.gate.closed.clear()
+    yield module_bench
+    with connect(module_bench.database.dsns["reader"], "verify") as connection:
+        for run in dict.fromkeys(module_bench.started):
+            result = verify_run(connection, TENANT, run)
+            assert result.ok, result.fault

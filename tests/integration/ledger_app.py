@@ -1,0 +1,120 @@
+"""The application of the ledger tests: a tool per kind of contract, an authority that can be told no."""
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from pydantic import BaseModel
+
+from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
+from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
+from fencepost.contracts import FirstFailure
+
+SECOND = timedelta(seconds=1)
+
+DEDUPES = Contract(
+    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
+    lookup=Lookup(strong=True),
+    settle=SECOND,
+    not_applied=frozenset({402, 429}),
+    retryable=frozenset({429}),
+)
+STORES_FAILURES = Contract(
+    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.REPLAYED), settle=SECOND
+)
+
+
+class Debit(BaseModel):
+    order: str
+    minor: int = 100
+
+
+class Debited(BaseModel):
+    id: str
+
+
+@dataclass
+class Gate:
+    """The app's own authority, and a list of tools it refuses, per phase."""
+
+    behind: Authority
+    closed: set[tuple[str, str]] = field(default_factory=set)
+    version: str = "gate-1"
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        if (request.tool, request.phase) in self.closed:
+            return AuthorizationDecision(
+                allowed=False, reason="the gate is closed", policy_version=self.version
+            )
+        return self.behind.decide(request)
+
+
+def bench_app() -> App:
+    app = App("bench")
+    wallet = app.dependency(
+        "wallet",
+        base_url="http://127.0.0.1:9",
+        attempts=3,
+        per_attempt=2 * SECOND,
+        grace=SECOND,
+        reserve=SECOND,
+        margin=timedelta(0),
+        backoff=timedelta(milliseconds=1),
+        reconcile_for=30 * SECOND,
+    )
+
+    @wallet.http(
+        "wallet.debit",
+        effect=Effect.REVERSIBLE,
+        returns=Debited,
+        intent=lambda a: ("order", a.order),
+        contract=DEDUPES,
+    )
+    def debit(args: Debit) -> Request:
+        return Request.post("/debits", json={"order": args.order, "minor": args.minor})
+
+    @debit.lookup
+    def find(args: Debit, key: str) -> Request:
+        return Request.get(f"/by-key/{key}")
+
+    @wallet.http(
+        "wallet.refund",
+        effect=Effect.REVERSIBLE,
+        returns=Debited,
+        intent=lambda a: ("refund", a.order),
+        contract=DEDUPES,
+    )
+    def refund(args: Debit) -> Request:
+        return Request.post("/refunds", json={"order": args.order})
+
+    @debit.compensate
+    def undo(args: Debit, result: Any) -> Proposal:
+        return Proposal("wallet.refund", {"order": args.order, "minor": args.minor})
+
+    @wallet.http("wallet.note", effect=Effect.REVERSIBLE, intent=lambda a: ("note", a.order), required=False)
+    def note(args: Debit) -> Request:
+        return Request.post("/notes", json={"order": args.order})
+
+    @wallet.http(
+        "wallet.hold",
+        effect=Effect.REVERSIBLE,
+        intent=lambda a: ("hold", a.order),
+        contract=STORES_FAILURES,
+    )
+    def hold(args: Debit) -> Request:
+        return Request.post("/holds", json={"order": args.order})
+
+    @hold.compensate
+    def release(args: Debit, result: Any) -> Proposal:
+        return Proposal("wallet.refund", {"order": args.order, "minor": args.minor})
+
+    @wallet.http("wallet.balance", effect=Effect.READ)
+    def balance(args: Debit) -> Request:
+        return Request.get("/balance")
+
+    @wallet.http("mail.send", effect=Effect.IRREVERSIBLE, intent=lambda a: ("mail", a.order))
+    def send(args: Debit) -> Request:
+        return Request.post("/mails", json={"order": args.order})
+
+    app.allow("svc:*", tools=["wallet.*", "mail.send"])
+    return app
