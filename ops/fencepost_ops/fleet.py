@@ -1,7 +1,7 @@
 """A whole fleet on this machine: embedded servers, relays, four kinds of workers, the sandbox, Flower.
 
-`fencepost up`, the demo, the bench and the acceptance tests all run this one. Every process logs into Postgres as
-its own role, and nothing outlives the one that started it.
+`fencepost up`, the demo, the bench and the acceptance tests all run this one. Every process logs into
+Postgres as its own role, and nothing outlives the one that started it.
 """
 
 from __future__ import annotations
@@ -40,8 +40,12 @@ SHRUNK = {
 
 @dataclass(frozen=True)
 class FleetOptions:
-    """What to start. `scale` counts workers per queue (and relays under `relay`); without `data` the fleet lives
-    in a temporary folder; `env` adds to every process's environment, `env_of` to that of a named one."""
+    """What to start.
+
+    `scale` counts workers per queue (and relays under `relay`); without `data` the fleet lives in a temporary
+    folder; `env` adds to every process's environment, `env_of` to that of a named one; without a port the
+    sandbox and Flower take a free one.
+    """
 
     app: str = ORDERS
     data: Path | None = None
@@ -50,6 +54,8 @@ class FleetOptions:
     env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     sandbox: bool = True
     flower: bool = False
+    sandbox_port: int = 0
+    flower_port: int = 0
     fsync: bool = True
     movable_clock: bool = False
     sandbox_faults: Any = None
@@ -88,23 +94,53 @@ class Fleet:
             options = self.options
             data = options.data or self._stack.enter_context(TemporaryFolder("fencepost-fleet-"))
             progress("starting Postgres")
-            settings = {"max_connections": "300", **options.postgres_settings}
-            self.postgres = self._stack.enter_context(
-                LocalPostgres.start(data / "postgres", settings=settings, fsync=options.fsync)
-            )
+            self.postgres = self._start_postgres(data / "postgres")
+            self._stack.callback(self._stop_postgres)
             progress("starting Valkey")
-            self.valkey = self._stack.enter_context(LocalValkey.start(data / "valkey"))
+            self.valkey = LocalValkey.start(data / "valkey")
+            self._stack.callback(self._stop_valkey)
             progress("migrating the ledger")
             self.database = prepare_database(self.postgres, "fencepost", movable_clock=options.movable_clock)
             if options.sandbox:
                 progress("starting the sandbox")
-                box = SandboxProcess(data / "sandbox", faults=options.sandbox_faults)
-                self.sandbox = self._stack.enter_context(box)
+                self.sandbox = self._stack.enter_context(self._sandbox(data / "sandbox"))
             progress("starting relays and workers")
             out = options.out or sys.stdout
             self.group = self._stack.enter_context(ProcessGroup(out=out))
             self._add_processes()
             self._stack = self._stack.pop_all()
+
+    def _start_postgres(self, folder: Path, port: int | None = None) -> LocalPostgres:
+        settings = {"max_connections": "300", **self.options.postgres_settings}
+        return LocalPostgres.start(folder, settings=settings, fsync=self.options.fsync, port=port)
+
+    def _sandbox(self, folder: Path) -> SandboxProcess:
+        return SandboxProcess(folder, faults=self.options.sandbox_faults, port=self.options.sandbox_port)
+
+    def _stop_postgres(self) -> None:
+        self.postgres.stop()  # whichever it is by then: see `mend`
+
+    def _stop_valkey(self) -> None:
+        self.valkey.stop()
+
+    def mend(self) -> list[str]:
+        """Start again whatever server has died, on its own port and data (Valkey: without); their names.
+
+        Workers and relays need none of this: their group restarts them. Raises LocalServerError if a server
+        does not come up again; the next call tries anew.
+        """
+        mended = []
+        if not self.postgres.is_alive():
+            self.postgres.stop()
+            self.postgres = self._start_postgres(self.postgres.folder, self.postgres.port)
+            mended.append("Postgres")
+        if not self.valkey.is_alive():
+            self.valkey = self.valkey.again()
+            mended.append("Valkey")
+        if self.sandbox is not None and not self.sandbox.is_alive():
+            self.sandbox.restart()
+            mended.append("the sandbox")
+        return mended
 
     def stop(self) -> None:
         """Stop everything. May be called again."""
@@ -129,12 +165,14 @@ class Fleet:
             self._add_flower()
 
     def _add_flower(self) -> None:
-        port = free_port()
+        port = self.options.flower_port or free_port()
         self.flower_url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "celery", "-A", "fencepost_workers.celery", "flower"]
         command += ["--address=127.0.0.1", f"--port={port}", "--logging=warning"]
         # Loopback only, and its API reads only.
-        self.add("flower", command, "reader", {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"})
+        self.add(
+            "flower", command, "reader", {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"}
+        )
 
     def add(self, name: str, argv: list[str], role: str, env: Mapping[str, str] | None = None) -> None:
         """Start a process of this fleet under a role's login."""

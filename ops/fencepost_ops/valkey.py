@@ -44,9 +44,12 @@ class LocalValkey:
         self._stack = stack
 
     @classmethod
-    def start(cls, data_dir: Path | None = None, *, port: int | None = None) -> Self:
+    def start(
+        cls, data_dir: Path | None = None, *, port: int | None = None, password: str | None = None
+    ) -> Self:
         """Start a server with its config and log in the folder; without one, in a temporary folder.
 
+        With the port and password of one that died, its clients find this one instead, empty.
         Raises LocalServerError when it does not come up, FolderTakenError when somebody else runs on the
         folder. Returns when commands are answered.
         """
@@ -57,7 +60,7 @@ class LocalValkey:
                 folder, owner="another Valkey of process", advice="stop it or choose another folder"
             )
             stack.callback(lock.release)
-            password = secrets.token_urlsafe(24)
+            password = password or secrets.token_urlsafe(24)
             server, port = _launch(folder, lock, password, port)
             stack.callback(server.stop)
             return cls(folder, password, port, server, stack.pop_all())
@@ -75,6 +78,11 @@ class LocalValkey:
     def is_alive(self) -> bool:
         """Whether the server runs."""
         return self._server.poll() is None
+
+    def again(self) -> Self:
+        """Another one in the place of this one, which has died: same folder, port and password, no data."""
+        self.stop()
+        return self.start(self.folder, port=self.port, password=self._password)
 
     def stop(self) -> None:
         """End the server, and remove what was temporary. May be called again."""

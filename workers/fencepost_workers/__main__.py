@@ -41,14 +41,16 @@ def serve(queue: Queue, name: str) -> int:
     """
     load_settings().need("dsn", "redis_url", "app")
     from celery.exceptions import SecurityWarning
+    from celery.utils.nodenames import default_nodename, host_format
 
-    from fencepost_workers.celery import PROCESS, app
+    from fencepost_workers.celery import app
+    from fencepost_workers.process import PROCESS
 
     # Celery warns root because of pickle; this fleet accepts JSON only.
     warnings.filterwarnings("ignore", category=SecurityWarning)
     PROCESS.step(queue)  # what is wrong is said before anything is consumed
     worker = app.Worker(
-        hostname=f"{name}@%h",
+        hostname=host_format(default_nodename(f"{name}@%h")),
         queues=[str(queue)],
         pool="threads",
         concurrency=TASKS_AT_ONCE,

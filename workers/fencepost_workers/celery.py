@@ -2,41 +2,21 @@
 
 Early acks: Postgres republishes what is lost; late acks would only add duplicates and an uncounted retry
 owner. The hostile mode (`FENCEPOST_HOSTILE`, for tests) turns on exactly what this configuration avoids.
+
+Importing this costs little: Flower does too. What a worker needs beyond it is in `process.py`.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
-from uuid import UUID
 
 from celery import Celery, Task, signals
 from kombu import Exchange
 from kombu import Queue as BrokerQueue
 
-from fencepost.errors import FencepostError, Unreachable
 from fencepost.settings import Settings, load_settings
 from fencepost.states import Queue
-from fencepost_workers.compensator import Compensator
-from fencepost_workers.dispatcher import Dispatcher
-from fencepost_workers.planner import Planner
-from fencepost_workers.reconciler import Reconciler
-from fencepost_workers.role import Message, Role
-from fencepost_workers.step import Step
-from fencepost_workers.sweep import Sweeper
-from fencepost_workers.worker import Worker
-
-log = logging.getLogger(__name__)
-
-DRAIN_S = 30.0
-_ROLES: dict[Queue, type[Role]] = {
-    Queue.PLANNER: Planner,
-    Queue.DISPATCHER: Dispatcher,
-    Queue.RECONCILER: Reconciler,
-    Queue.COMPENSATOR: Compensator,
-}
-
 
 if TYPE_CHECKING:
     _Task = Task[Any, Any]
@@ -108,78 +88,19 @@ app = Celery("fencepost", task_cls=NoRetryTask)
 app.conf.update(configure(load_settings()))
 
 
-class Process:
-    """The worker of this process, made when it is first asked for, so that forks inherit nothing."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._worker: Worker | None = None
-        self._sweeper: Sweeper | None = None
-        self._steps: dict[Queue, Step] = {}
-        self._stopped = False
-
-    def step(self, queue: Queue) -> Step:
-        """The pipeline of a queue. Raises UsageError or Unreachable where there can be none."""
-        with self._lock:
-            if self._stopped:
-                raise Unreachable("this process has stopped")
-            if self._worker is None:
-                self._worker = Worker(load_settings(), queue)
-            if queue not in self._steps:
-                self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
-                if queue is Queue.RECONCILER:
-                    self._sweeper = Sweeper(self._worker.pool, self._worker.ledger)
-            return self._steps[queue]
-
-    def drain(self) -> None:
-        """Claim nothing more. For signal handlers: takes no lock that the main thread ever holds."""
-        if self._worker is not None:
-            self._worker.drain()
-
-    def stop(self) -> None:
-        """Finish what is in flight, and end."""
-        with self._lock:
-            self._stopped = True
-            if self._sweeper is not None:
-                self._sweeper.stop()
-            if self._worker is not None:
-                self._worker.stop(DRAIN_S)
-
-
-PROCESS = Process()
-
-
-def _handle(queue: Queue, items: list[list[Any]]) -> None:
-    messages: list[Message] = [(str(t), UUID(s), int(g)) for t, s, g in items]
-    PROCESS.step(queue).handle(messages)
-
-
 def _register(queue: Queue) -> None:
     @app.task(name=f"fencepost.{queue}")
     def run(items: list[list[Any]]) -> None:
-        _handle(queue, items)
+        from fencepost_workers.process import PROCESS
+
+        PROCESS.handle(queue, items)
 
 
 for _queue in Queue:
     _register(_queue)
 
 
-@signals.worker_ready.connect
-def _ready(sender: Any, **_: object) -> None:
-    """Stamp this process before its first task, so that it is seen waiting; wrong settings end it here."""
-    try:
-        for queue in sender.app.amqp.queues.consume_from:
-            PROCESS.step(Queue(queue))
-    except FencepostError as error:
-        log.error("%s", error)  # noqa: TRY400 - a sentence for whoever set it up
-        raise SystemExit(error.exit_code) from None
-
-
-@signals.worker_shutting_down.connect
-def _drain(**_: object) -> None:
-    PROCESS.drain()
-
-
-@signals.worker_shutdown.connect
-def _stop(**_: object) -> None:
-    PROCESS.stop()
+@signals.worker_init.connect
+def _load(**_: object) -> None:
+    """A worker's own part hears the signals that follow."""
+    import_module("fencepost_workers.process")

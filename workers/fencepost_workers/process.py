@@ -1,0 +1,99 @@
+"""The worker of this process as Celery drives it: made before its first task, stopped by signals."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+from uuid import UUID
+
+from celery import signals
+
+from fencepost.errors import FencepostError, Unreachable
+from fencepost.settings import load_settings
+from fencepost.states import Queue
+from fencepost_workers.compensator import Compensator
+from fencepost_workers.dispatcher import Dispatcher
+from fencepost_workers.planner import Planner
+from fencepost_workers.reconciler import Reconciler
+from fencepost_workers.role import Message, Role
+from fencepost_workers.step import Step
+from fencepost_workers.sweep import Sweeper
+from fencepost_workers.worker import Worker
+
+log = logging.getLogger(__name__)
+
+DRAIN_S = 30.0
+_ROLES: dict[Queue, type[Role]] = {
+    Queue.PLANNER: Planner,
+    Queue.DISPATCHER: Dispatcher,
+    Queue.RECONCILER: Reconciler,
+    Queue.COMPENSATOR: Compensator,
+}
+
+
+class Process:
+    """The worker of this process, made when it is first asked for, so that forks inherit nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._worker: Worker | None = None
+        self._sweeper: Sweeper | None = None
+        self._steps: dict[Queue, Step] = {}
+        self._stopped = False
+
+    def step(self, queue: Queue) -> Step:
+        """The pipeline of a queue. Raises UsageError or Unreachable where there can be none."""
+        with self._lock:
+            if self._stopped:
+                raise Unreachable("this process has stopped")
+            if self._worker is None:
+                self._worker = Worker(load_settings(), queue)
+            if queue not in self._steps:
+                self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
+                if queue is Queue.RECONCILER:
+                    self._sweeper = Sweeper(self._worker.pool, self._worker.ledger)
+            return self._steps[queue]
+
+    def handle(self, queue: Queue, items: list[list[Any]]) -> None:
+        """Claim and start what a message names: tenant, subject and generation of each."""
+        messages: list[Message] = [(str(t), UUID(s), int(g)) for t, s, g in items]
+        self.step(queue).handle(messages)
+
+    def drain(self) -> None:
+        """Claim nothing more. For signal handlers: takes no lock that the main thread ever holds."""
+        if self._worker is not None:
+            self._worker.drain()
+
+    def stop(self) -> None:
+        """Finish what is in flight, and end."""
+        with self._lock:
+            self._stopped = True
+            if self._sweeper is not None:
+                self._sweeper.stop()
+            if self._worker is not None:
+                self._worker.stop(DRAIN_S)
+
+
+PROCESS = Process()
+
+
+@signals.worker_ready.connect
+def _ready(sender: Any, **_: object) -> None:
+    """Stamp this process before its first task, so that it is seen waiting; wrong settings end it here."""
+    try:
+        for queue in sender.app.amqp.queues.consume_from:
+            PROCESS.step(Queue(queue))
+    except FencepostError as error:
+        log.error("%s", error)  # noqa: TRY400 - a sentence for whoever set it up
+        raise SystemExit(error.exit_code) from None
+
+
+@signals.worker_shutting_down.connect
+def _drain(**_: object) -> None:
+    PROCESS.drain()
+
+
+@signals.worker_shutdown.connect
+def _stop(**_: object) -> None:
+    PROCESS.stop()
