@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
@@ -22,7 +21,6 @@ from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import PassResult, Relay
 
 STOP_WITHIN_S = 1.5
-SWEEP_EVERY_S = 60.0
 REPORT_EVERY_S = 10.0
 LOOK_FOR_STOP_EVERY_S = 0.25
 
@@ -85,25 +83,15 @@ class Report:
         self.since = time.monotonic()
 
 
-def run(
-    relay: Relay,
-    doorbell: Doorbell,
-    stop: Stop,
-    *,
-    poll_s: float,
-    sweep: Callable[[], int] | None = None,
-) -> None:
+def run(relay: Relay, doorbell: Doorbell, stop: Stop, *, poll_s: float) -> None:
     """
-    Passes until asked to stop. `sweep`, called every minute, re-creates missing outbox rows and returns how
-    many. Outages are logged and outlived; raises UsageError when Postgres refuses the relay.
+    Passes until asked to stop. Outages are logged and outlived; raises UsageError when Postgres refuses the
+    relay.
     """
-    report, swept = Report(), time.monotonic()
+    report = Report()
     while not stop.asked:
         pause = poll_s
         try:
-            if sweep is not None and time.monotonic() - swept >= SWEEP_EVERY_S:
-                swept = time.monotonic()
-                _sweep(sweep)
             result = relay.run_once()
             report.passed(result)
             if result.next_due_in is not None:
@@ -119,11 +107,6 @@ def _rest(doorbell: Doorbell, stop: Stop, pause_s: float) -> None:
     while not stop.asked and (left := until - time.monotonic()) > 0:
         if doorbell.wait(min(left, LOOK_FOR_STOP_EVERY_S)):
             return
-
-
-def _sweep(sweep: Callable[[], int]) -> None:
-    if missing := sweep():
-        log.error("re-created %d missing outbox rows", missing)
 
 
 def serve(settings: Settings) -> None:

@@ -16,7 +16,8 @@ import psycopg
 from psycopg.rows import namedtuple_row
 
 from fencepost.clock import boottime
-from fencepost.errors import Unreachable, UsageError
+from fencepost.errors import FencepostError, Unreachable, UsageError
+from fencepost.ledger.connect import translate
 from fencepost.testing import fault
 from fencepost_relay.publisher import Item, Publisher
 
@@ -244,20 +245,20 @@ class Relay:
         except psycopg.Error as error:
             self._drop_session()
             self._looked = None
-            raise _translated(error) from error
+            raise self._translated(error) from error
+
+    def _translated(self, error: psycopg.Error) -> FencepostError:
+        known = translate(error, self._dsn)
+        if isinstance(known, FencepostError):
+            return known
+        if isinstance(error, psycopg.OperationalError):
+            return Unreachable(f"Postgres does not serve the relay: {error}")
+        return UsageError(f"Postgres refuses the relay: {error}")
 
     def _drop_session(self) -> None:
         session, self._session = self._session, None
         if session is not None:
             session.close()
-
-
-def _translated(error: psycopg.Error) -> Unreachable | UsageError:
-    if isinstance(error, psycopg.OperationalError):
-        return Unreachable(f"Postgres does not serve the relay: {error}")
-    return UsageError(
-        f"Postgres refuses the relay: {error}; is the ledger migrated, and this login in fencepost_relay?"
-    )
 
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:

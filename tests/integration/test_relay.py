@@ -397,7 +397,7 @@ def test_a_ledger_without_tables_is_a_matter_of_use(
     postgres: LocalPostgres, valkey: LocalValkey, sql: Sql
 ) -> None:
     relay = Relay(postgres.dsn("relay", "relay-secret", "template1"), Publisher(valkey.url()))
-    with pytest.raises(UsageError, match="migrated") as caught:
+    with pytest.raises(UsageError, match="run `fencepost migrate` first") as caught:
         relay.run_once()
     relay.close()
     assert "relay-secret" not in str(caught.value)
