@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fencepost.events import PROOFS
-from fencepost.ledger.schema import OPEN_SQL
+from fencepost.ledger.rows import OPEN_SQL
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED, RUN_HOPS, Hops, OperationStatus
 
 

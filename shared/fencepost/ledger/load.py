@@ -18,7 +18,7 @@ from fencepost import commands as c
 from fencepost.decide.fold import Row
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
-from fencepost.ledger.schema import OPEN_SQL
+from fencepost.ledger.rows import OPEN_SQL
 from fencepost.machine import next_row
 from fencepost.operations import Operation
 from fencepost.proposals import Validated

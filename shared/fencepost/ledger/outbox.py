@@ -8,7 +8,7 @@ from uuid import UUID
 from fencepost import commands as c
 from fencepost.clock import uuid7
 from fencepost.ledger.connect import Connection
-from fencepost.ledger.schema import OPEN_SQL
+from fencepost.ledger.rows import OPEN_SQL
 
 _PUBLISH_AGAIN = """
 UPDATE fencepost.outbox o SET publish_at = fencepost.now()

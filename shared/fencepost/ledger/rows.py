@@ -13,7 +13,11 @@ from fencepost.clock import rfc3339
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
 from fencepost.operations import Operation
+from fencepost.states import CALL_OPEN
 from fencepost.subjects import Call, Run
+
+OPEN_SQL = ", ".join(f"'{s}'" for s in sorted(CALL_OPEN))
+"""The states of a call that has not ended, as a list in SQL."""
 
 
 def _columns(kind: type) -> tuple[str, ...]:
@@ -25,6 +29,13 @@ CALL_COLUMNS = _columns(Call)
 OPERATION_COLUMNS = _columns(Operation)
 ROW_COLUMNS = _columns(Row)
 EVENT_COLUMNS = _columns(Event)
+
+_SQL_TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "UUID": "uuid", "datetime": "timestamptz"}
+
+
+def types(kind: type) -> dict[str, str]:
+    """What a record's fields are in SQL: as wide as the column of the same name, or wider."""
+    return {f.name: _SQL_TYPES[str(f.type).removesuffix(" | None")] for f in fields(kind)}
 
 
 def select(table: str, columns: Sequence[str]) -> str:

@@ -30,7 +30,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 
-from fencepost.states import CALL_OPEN, CallState
+from fencepost.ledger.rows import OPEN_SQL
+from fencepost.states import CallState
 
 SCHEMA = "fencepost"
 
@@ -59,7 +60,6 @@ def _presented() -> list[Column[Any]]:
 
 NEVER_SQL = "'9999-01-01 00:00:00+00'"
 _GENESIS_SQL = "'" + "0" * 64 + "'"
-OPEN_SQL = ", ".join(f"'{s}'" for s in sorted(CALL_OPEN))
 _DEAD = ", ".join(f"'{s}'" for s in sorted((CallState.REJECTED, CallState.FAILED, CallState.CANCELLED)))
 
 runs = Table(

@@ -12,13 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import Table
-from sqlalchemy.dialects import postgresql
-
 from fencepost import commands as c
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
-from fencepost.ledger import rows, schema
+from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
 from fencepost.operations import Operation
 from fencepost.subjects import Call, Run
@@ -50,28 +47,35 @@ class Writing:
 
 
 _PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
-_DIALECT = postgresql.dialect()  # type: ignore[no-untyped-call]
+_PRESENTED_TYPES = dict(zip(_PRESENTED, ("text", "bigint", "bigint", "text"), strict=True))
+_TYPES = {
+    "events": rows.types(Event),
+    "runs": rows.types(Run) | _PRESENTED_TYPES | {"presented_call": "uuid"},
+    "calls": rows.types(Call) | _PRESENTED_TYPES,
+    "operations": rows.types(Operation),
+    "outbox": rows.types(Row) | {"publish_at": "timestamptz", "publish_count": "bigint"},
+    "evidence": rows.types(Event) | rows.types(Call) | {"applied": "boolean", "code": "text"},
+}
 
 
-def _recordset(table: Table, names: Sequence[str]) -> str:
-    """A JSON parameter as typed rows. `json` arrives as text, so that its exact characters are kept."""
-    kinds = {k.name: k.type.compile(dialect=_DIALECT) for k in table.columns}
-    typed = ", ".join(f'"{n}" {"text" if kinds[n] == "JSON" else kinds[n]}' for n in names)
+def _recordset(table: str, names: Sequence[str]) -> str:
+    """A JSON parameter as typed rows. Bodies arrive as text, so that their exact characters are kept."""
+    typed = ", ".join(f'"{n}" {_TYPES[table][n]}' for n in names)
     return f"json_to_recordset(%s::json) AS n ({typed})"
 
 
-def _insert(table: Table, names: Sequence[str], tail: str = "") -> str:
+def _insert(table: str, names: Sequence[str], tail: str = "") -> str:
     made = ", ".join(f'n."{n}"::json' if n == "body" else f'n."{n}"' for n in names)
-    into = f"INSERT INTO {table.fullname} ({rows.columns(names)})"
+    into = f"INSERT INTO fencepost.{table} ({rows.columns(names)})"
     return f"{into} SELECT {made} FROM {_recordset(table, names)} {tail}"
 
 
-def _update(table: Table, key: Sequence[str], names: Sequence[str]) -> str:
+def _update(table: str, key: Sequence[str], names: Sequence[str]) -> str:
     source = ", ".join(f'n."{n}"' for n in names)
     match = " AND ".join(f't."{k}" = n."{k}"' for k in key)
     target = rows.columns(names)
     new = _recordset(table, [*key, *names])
-    return f"UPDATE {table.fullname} t SET ({target}) = ({source}) FROM {new} WHERE {match}"
+    return f"UPDATE fencepost.{table} t SET ({target}) = ({source}) FROM {new} WHERE {match}"
 
 
 _RUN_FIXED = [
@@ -127,14 +131,14 @@ INSERT_PAYLOADS = (
     "INSERT INTO fencepost.payloads (tenant, digest, data)"
     " SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[]) ON CONFLICT DO NOTHING"
 )
-INSERT_EVENTS = _insert(schema.events, rows.EVENT_COLUMNS)
-INSERT_CALLS = _insert(schema.calls, _CALL_NEW)
-UPDATE_RUNS = _update(schema.runs, ("tenant", "id"), _RUN_SET)
-UPDATE_CALLS = _update(schema.calls, ("tenant", "id"), _CALL_SET)
-UPDATE_OPERATIONS = _update(schema.operations, ("tenant", "key"), _OPERATION_SET)
-INSERT_EVIDENCE = _insert(schema.evidence, _EVIDENCE_NAMES, "ON CONFLICT DO NOTHING")
+INSERT_EVENTS = _insert("events", rows.EVENT_COLUMNS)
+INSERT_CALLS = _insert("calls", _CALL_NEW)
+UPDATE_RUNS = _update("runs", ("tenant", "id"), _RUN_SET)
+UPDATE_CALLS = _update("calls", ("tenant", "id"), _CALL_SET)
+UPDATE_OPERATIONS = _update("operations", ("tenant", "key"), _OPERATION_SET)
+INSERT_EVIDENCE = _insert("evidence", _EVIDENCE_NAMES, "ON CONFLICT DO NOTHING")
 UPSERT_ROWS = _insert(
-    schema.outbox,
+    "outbox",
     _ROW_NAMES,
     "ON CONFLICT (tenant, subject) DO UPDATE"
     " SET (generation, queue, due_at, takeovers, worker, fence, publish_at, publish_count)"
