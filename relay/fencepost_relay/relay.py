@@ -25,11 +25,12 @@ MOST_DOUBLINGS: Final = 3  # the longest pause between publications is eight int
 QUEUE_LIMIT: Final = 1000  # messages; a longer queue gets nothing twice
 LENGTHS_KEPT_S: Final = 0.1  # how old a queue's length may be
 
-# The scalar subqueries are evaluated once, so that the index on publish_at serves a volatile clock.
+# The clock is read once, in a scalar subquery, so that the index on publish_at serves. The rows are found
+# again by their place, which stays while we hold their locks, so that no plan reads the whole table.
 _TAKE: Final = """
 WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
 due AS MATERIALIZED (
-    SELECT tenant, subject, publish_at FROM fencepost.outbox
+    SELECT ctid FROM fencepost.outbox
     WHERE publish_at <= (SELECT now FROM clock)
     ORDER BY publish_at LIMIT %(limit)s
     FOR NO KEY UPDATE SKIP LOCKED
@@ -38,14 +39,13 @@ taken AS (
     UPDATE fencepost.outbox AS o
     SET publish_at = clock.now + (%(delays)s::interval[])[1 + least(o.publish_count, %(last)s)],
         publish_count = o.publish_count + 1
-    FROM due, clock WHERE o.tenant = due.tenant AND o.subject = due.subject
-    RETURNING
-        o.tenant, o.subject::text AS subject, o.generation, o.queue, o.publish_count, due.publish_at AS due
+    FROM clock WHERE o.ctid = ANY (ARRAY(SELECT ctid FROM due))
+    RETURNING o.tenant, o.subject::text AS subject, o.generation, o.queue, o.publish_count, o.due_at
 )
 SELECT taken.*, (
     SELECT min(publish_at) FROM fencepost.outbox WHERE publish_at > (SELECT now FROM clock)
 ) - clock.now AS next_due_in
-FROM clock LEFT JOIN taken ON true ORDER BY taken.due
+FROM clock LEFT JOIN taken ON true ORDER BY taken.due_at
 """
 _WORKERS: Final = """
 SELECT token, last_seen FROM fencepost.workers
@@ -185,9 +185,7 @@ class Relay:
         dead = self._judge()
         self._measure()
         rows, next_due_in = self._take()
-        fault("relay.after_take")
-        published = self._publish(rows)
-        fault("relay.after_publish")
+        published = self._publish(rows) if rows else 0
         if len(rows) == self._take_limit:
             next_due_in = timedelta(0)
         return PassResult(len(rows), published, next_due_in, dead)
@@ -224,6 +222,7 @@ class Relay:
         return rows, found[0].next_due_in
 
     def _publish(self, rows: Sequence[Row]) -> int:
+        fault("relay.after_take")
         sent = 0
         try:
             for queue, items in messages(rows, self._lengths, limit=self._queue_limit, size=self._list_size):
@@ -232,6 +231,7 @@ class Relay:
         except Unreachable:
             self._measured = None  # ask before taking more
             raise
+        fault("relay.after_publish")
         return sent
 
     def _query(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
