@@ -1,0 +1,25 @@
+"""Random histories of a fleet under faults, decided by the real code in memory."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.unit.ledger_world import World
+
+STEPS = 80
+
+
+def history(seed: int) -> World:
+    world = World(seed)
+    for _ in range(STEPS):
+        if not world.step():
+            break
+        world.check()
+    return world
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32 - 1))
+def test_any_history_replays_at_every_change_and_keeps_one_effect_per_key(seed: int) -> None:
+    world = history(seed)
+    world.drain()
+    world.memory.check_histories()
