@@ -1,0 +1,28 @@
+"""The checker: holds a ledger and the services' own books against the invariants.
+
+It shares no code with what decides and writes: it reads the tables by SQL of its own, folds the events with
+rules of its own and hashes them anew (`replayed.py` excepted, whose verdict is reported apart). An operator
+runs it as `fencepost check`; drills, the demo and acceptance tests call `check`.
+"""
+
+from fencepost_ops.checker.books import BookEffect, BookReader, BookRequest, Origin, SandboxBooks
+from fencepost_ops.checker.effects import Terms, ToolTerms
+from fencepost_ops.checker.report import PROMISES, Report, Totals, Verdict, Violation
+from fencepost_ops.checker.verdict import TOLERANCE, check
+
+__all__ = [
+    "PROMISES",
+    "TOLERANCE",
+    "BookEffect",
+    "BookReader",
+    "BookRequest",
+    "Origin",
+    "Report",
+    "SandboxBooks",
+    "Terms",
+    "ToolTerms",
+    "Totals",
+    "Verdict",
+    "Violation",
+    "check",
+]

@@ -1,0 +1,131 @@
+"""The services' own books, as the checker reads them: what was really asked, and what really happened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from fencepost_ops.sandbox.book import Book
+
+SANDBOX_SERVICES = ("wallet", "inventory", "shipping", "mail", "pages")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Which attempt a request says it comes from, by its `Fencepost-` headers; None where it does not say."""
+
+    call: UUID | None = None
+    attempt: int | None = None
+    fence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BookEffect:
+    """One effect that happened. `digest` is the SHA-256 (hex) of the body that asked for it."""
+
+    service: str
+    receipt: str
+    key: str | None
+    digest: str
+    at: datetime
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class BookRequest:
+    """One request for an effect that arrived, answered or not. `id` names it within its service."""
+
+    service: str
+    id: str
+    key: str | None
+    at: datetime
+    status: int | None
+    origin: Origin
+
+
+class BookReader(Protocol):
+    """Books of services that only this ledger's runs use: every effect in them must be explained.
+
+    Implementations read what the service itself keeps, never the ledger. What is in a book stays in it.
+    """
+
+    def services(self) -> Sequence[str]:
+        """The services that have a book, by the name of their dependency."""
+        ...
+
+    def effects(self, service: str) -> Sequence[BookEffect]:
+        """Every effect, undone ones too, in order."""
+        ...
+
+    def requests(self, service: str) -> Sequence[BookRequest]:
+        """Every request for an effect, in order of arrival; no lookups."""
+        ...
+
+
+class SandboxBooks:
+    """The book of the sandbox, also while it runs, after it was killed, or when it is gone."""
+
+    def __init__(self, book: Book) -> None:
+        self._book = book
+
+    def services(self) -> Sequence[str]:
+        """The sandbox's services."""
+        return SANDBOX_SERVICES
+
+    def effects(self, service: str) -> Sequence[BookEffect]:
+        """See BookReader."""
+        return [
+            BookEffect(service, e.id, e.key, e.digest, _time(e.at), origin(e.headers))
+            for e in self._book.effects(service)
+        ]
+
+    def requests(self, service: str) -> Sequence[BookRequest]:
+        """See BookReader."""
+        return [
+            BookRequest(service, str(r.seq), r.key, _time(r.at), r.status, origin(r.headers))
+            for r in self._book.requests(service)
+        ]
+
+
+def _time(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def origin(headers: Mapping[str, str]) -> Origin:
+    """What the headers (names in lower case) say; a value that cannot be read is taken for none."""
+    return Origin(
+        call=_read(UUID, headers.get("fencepost-call")),
+        attempt=_read(int, headers.get("fencepost-attempt")),
+        fence=_read(int, headers.get("fencepost-fence")),
+    )
+
+
+def _read(kind: Any, text: str | None) -> Any:
+    try:
+        return None if text is None else kind(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """All books as read at one time. Empty where there is no reader: then nothing outside can be checked."""
+
+    services: frozenset[str]
+    effects: tuple[BookEffect, ...]
+    requests: tuple[BookRequest, ...]
+
+
+def read_books(reader: BookReader | None) -> Books:
+    """Everything the reader's books hold now."""
+    if reader is None:
+        return Books(frozenset(), (), ())
+    services = list(reader.services())
+    return Books(
+        frozenset(services),
+        tuple(effect for service in services for effect in reader.effects(service)),
+        tuple(request for service in services for request in reader.requests(service)),
+    )

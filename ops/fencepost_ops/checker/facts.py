@@ -1,0 +1,183 @@
+"""What the ledger's tables hold, read by SQL of the checker's own, in one snapshot."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import psycopg
+from psycopg.rows import class_row
+
+Key = tuple[str, UUID]
+"""A tenant and the id of a run or a call."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A row of `runs`; `budget` is of attempts, 256 where its producer named none."""
+
+    tenant: str
+    id: UUID
+    run_key: str
+    on_stop: str
+    status: str
+    seq: int
+    head_hash: str
+    fence: int
+    calls: int
+    attempts: int
+    budget: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallRow:
+    """A row of `calls`."""
+
+    tenant: str
+    id: UUID
+    run: UUID
+    label: str
+    tool: str
+    tool_version: int
+    effect: str
+    operation: str | None
+    scope: str
+    compensates: str | None
+    state: str
+    doubt: bool
+    attempts: int
+    fence: int
+    receipt: str | None
+    reused: bool
+    request: str | None
+
+    @property
+    def named(self) -> str:
+        """How a sentence names it."""
+        return f"call {self.id} ({self.tool})"
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """A row of `events`; `body` is its exact text."""
+
+    tenant: str
+    run: UUID
+    seq: int
+    id: UUID
+    type: str
+    version: int
+    call: UUID | None
+    attempt: int | None
+    body: str
+    digest: str
+    principal: str
+    worker: str | None
+    fence: int | None
+    policy: str | None
+    causation: UUID
+    recorded_at: datetime
+    projection: str | None
+    prev_hash: str
+    hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """A row of `operations`."""
+
+    tenant: str
+    key: str
+    scope: str
+    status: str
+    doubt: bool
+    call: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxRow:
+    """A row of `outbox`."""
+
+    tenant: str
+    subject: UUID
+    kind: str
+    run: UUID
+    queue: str
+    due_at: datetime
+
+
+_SPELLED = {
+    "events.body": "body::text AS body",
+    "runs.budget": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS budget",
+}
+
+
+def _select(table: str, kind: type, *, of_run: str, order: str) -> str:
+    columns = [_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind)]
+    return (
+        f"SELECT {', '.join(columns)} FROM fencepost.{table}"
+        f" WHERE %(runs)s::uuid[] IS NULL OR {of_run} = ANY(%(runs)s) ORDER BY {order}"
+    )
+
+
+_RUNS = _select("runs", RunRow, of_run="id", order="tenant, created_at, id")
+_CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordinal, id")
+_EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
+_OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
+_OPERATIONS = _select("operations", OperationRow, of_run="run", order="tenant, key")
+_EVIDENCE = "SELECT count(*) FROM fencepost.evidence WHERE %(runs)s::uuid[] IS NULL OR run = ANY(%(runs)s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The rows of one snapshot, but for the events, which are read run by run."""
+
+    runs: dict[Key, RunRow]
+    calls: dict[Key, CallRow]
+    operations: dict[tuple[str, str], OperationRow]
+    outbox: list[OutboxRow]
+    evidence: int
+
+
+class Snapshot:
+    """One consistent look at the ledger, of some runs or of all."""
+
+    def __init__(self, connection: psycopg.Connection[Any], runs: Collection[UUID] | None) -> None:
+        self._connection = connection
+        self._values = {"runs": None if runs is None else list(runs)}
+
+    def tables(self) -> Tables:
+        """All rows but the events."""
+        evidence = self._connection.execute(_EVIDENCE, self._values).fetchone()
+        return Tables(
+            {(r.tenant, r.id): r for r in self._read(RunRow, _RUNS)},
+            {(c.tenant, c.id): c for c in self._read(CallRow, _CALLS)},
+            {(o.tenant, o.key): o for o in self._read(OperationRow, _OPERATIONS)},
+            self._read(OutboxRow, _OUTBOX),
+            evidence[0] if evidence is not None else 0,
+        )
+
+    def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:
+        """The events of one run after the other, in the order of their numbers."""
+        with self._connection.cursor("checked_events", row_factory=class_row(EventRow)) as cursor:
+            cursor.itersize = 2000
+            cursor.execute(_EVENTS, self._values)
+            for key, events in itertools.groupby(cursor, key=lambda e: (e.tenant, e.run)):
+                yield key, list(events)
+
+    def _read(self, kind: Any, statement: str) -> list[Any]:
+        with self._connection.cursor(row_factory=class_row(kind)) as cursor:
+            return cursor.execute(statement, self._values).fetchall()
+
+
+@contextmanager
+def snapshot(connection: psycopg.Connection[Any], runs: Collection[UUID] | None = None) -> Iterator[Snapshot]:
+    """A look at the ledger that nothing moves under. The connection must not be inside a transaction."""
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        yield Snapshot(connection, runs)

@@ -1,0 +1,178 @@
+"""What each invariant asks of one run's history, event by event and at its end (I4 to I9, I11)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fencepost.states import CallState
+from fencepost_ops.checker.facts import EventRow
+from fencepost_ops.checker.report import Violation
+from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
+
+C = CallState
+
+_OFFICES_AFTER_END = frozenset({"EvidenceFiled", "ToolEffectReconciled", "RepairRequested", "RepairDecided"})
+_ASKING = frozenset({"LeaseAcquired", "ToolLookupRecorded", "ReconciliationDeferred"})
+"""How a call that a person sent back to be asked about is reconciled: bookkeeping, no effect."""
+_AFTER_CALL_END = frozenset({"EvidenceFiled", "RepairRequested"})
+_HOLDERS = OUTCOMES | {
+    "ToolAttemptStarted",
+    "ToolLookupRecorded",
+    "ReconciliationDeferred",
+    "ToolEffectReconciled",
+}
+_RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
+_PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
+
+
+def at(event: EventRow, message: str, *, key: str | None = None) -> Violation:
+    """A violation that names the event and what it concerns."""
+    text = f"run {event.run}, event {event.seq} ({event.type}): {message}"
+    return Violation(text, event.tenant, event.run, event.call, event.attempt, event.seq, key)
+
+
+# -- event by event: the story is as it was before the event -----------------------------------------------
+
+
+def fences(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """I5: a fence never falls, and what a holder records it records under the last term acquired."""
+    subject = story if event.call is None else story.calls.get(event.call)
+    if subject is None:
+        return
+    fence, accepted = body.get("fence"), subject.fence
+    if isinstance(fence, int):
+        if (
+            event.type == "LeaseAcquired"
+            and fence <= accepted
+            and (body.get("owner"), fence) != subject.lease
+        ):
+            yield at(event, f"fence {fence} was accepted although {accepted} had been accepted before")
+        elif fence < accepted:
+            yield at(event, f"the fence fell from {accepted} to {fence}")
+    holder = event.type in (_RUN_HOLDERS if event.call is None else _HOLDERS)
+    if holder and (event.worker, event.fence) != subject.lease:
+        owner, held = subject.lease or (None, None)
+        yield at(
+            event, f"recorded under fence {event.fence} of {event.worker}; fence {held} of {owner} holds it"
+        )
+    if event.type == "EvidenceFiled" and isinstance(subject, CallStory):
+        yield from _evidence(subject, event)
+
+
+def _evidence(call: CallStory, event: EventRow) -> Iterator[Violation]:
+    made = call.attempts.get(event.attempt or 0)
+    if made is None or (made.started.worker, made.started.fence) != (event.worker, event.fence):
+        yield at(event, f"evidence of attempt {event.attempt} from a term that did not make it")
+
+
+def completion(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+    """I7: at RunCompleted nothing is open and nothing is in doubt."""
+    if event.type == "RunCompleted":
+        for call in story.calls.values():
+            if call.state not in ENDED or call.doubt:
+                how = f"{call.state}{', in doubt' if call.doubt else ''}"
+                yield _of(call, at(event, f"the run completed while {call.named} was {how}"))
+
+
+def after_end(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+    """I8: after a run's end, and after a call's, only what the tables of states allow."""
+    call = story.calls.get(event.call) if event.call is not None else None
+    if story.ended is not None:
+        # A stopped run is reopened by a person; a call is asked about again only after a person sent it back.
+        asked = call is not None and call.state == C.UNKNOWN and event.type in _ASKING
+        allowed = event.type == "RepairDecided" if call is None else event.type in _OFFICES_AFTER_END or asked
+        if not allowed:
+            yield at(event, f"it came after the run had ended with event {story.ended}")
+            return
+    if call is not None and call.state in ENDED and event.type not in _AFTER_CALL_END:
+        yield at(event, f"{call.named} had already ended {call.state}")
+
+
+def doubts(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """I4: an attempt's outcome stays unknown until a proof that speaks for the key."""
+    call = story.calls.get(event.call) if event.call is not None else None
+    if call is None or not call.doubt:
+        return
+    forgotten = event.type == "ToolAttemptFailed" and not body.get("final")
+    left = event.type in ("CallCancelled", "ResultReused", "DispatchIntentRecorded") or forgotten
+    if left or (event.type in _PROOFS and event.type == "ToolEffectReconciled" and not body.get("proof")):
+        yield at(event, f"{call.named} left its doubt without a proof")
+
+
+def started(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """I9: the run's budget of attempts. A repeat is reconciliation and bound by its own deadline instead."""
+    if event.type != "ToolAttemptStarted" or event.call is None or body.get("repeat"):
+        return
+    call = story.calls.get(event.call)
+    if call is not None and call.compensates is None and story.attempts >= story.budget:
+        yield at(event, f"attempt {story.attempts + 1} of a run whose budget is {story.budget} attempts")
+
+
+def authority(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+    """I11: each attempt of a compensation is authorised for itself."""
+    call = story.calls.get(event.call) if event.call is not None else None
+    if event.type == "ToolAttemptStarted" and call is not None and call.compensates and not call.allowed:
+        yield at(event, f"compensation {call.named} was sent without an authority of its own")
+
+
+def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """I11: the end of a stopped run says of every effect whether it was offset, and says it truly."""
+    if event.type != "RunStopped" or story.on_stop != "compensate":
+        return
+    offset = set(body.get("offset") or ())
+    left = {entry.get("call") for entry in body.get("not_offset") or ()}
+    for call in story.calls.values():
+        if not call.own_effect:
+            continue
+        done = any(c.state == C.SUCCEEDED for c in story.compensation_of(call))
+        if str(call.id) not in offset | left:
+            yield _of(call, at(event, f"the end does not say whether {call.named} was offset"))
+        elif (str(call.id) in offset) != done:
+            said = "offset" if str(call.id) in offset else "not offset"
+            yield _of(call, at(event, f"{call.named} is listed as {said}, which is not so"))
+
+
+def stray_outcomes(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+    """I4: what became of an attempt is recorded only of one that was started."""
+    call = story.calls.get(event.call) if event.call is not None else None
+    if event.type in OUTCOMES and call is not None and event.attempt not in call.attempts:
+        yield at(event, f"an outcome of attempt {event.attempt} of {call.named}, which was never started")
+
+
+Rule = Callable[[RunStory, EventRow, dict[str, Any]], Iterator[Violation]]
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("I4", doubts),
+    ("I4", stray_outcomes),
+    ("I5", fences),
+    ("I7", completion),
+    ("I8", after_end),
+    ("I9", started),
+    ("I11", authority),
+    ("I11", listed),
+)
+"""What is asked of every event, by the invariant it belongs to."""
+
+# -- at the end of the history ------------------------------------------------------------------------------
+
+
+def attempts(key: tuple[str, Any], story: RunStory) -> Iterator[Violation]:
+    """I4: each attempt has one outcome; the last may still be in flight under its term."""
+    tenant, run = key
+    for call in story.calls.values():
+        numbers = sorted(call.attempts)
+        if numbers != list(range(1, len(numbers) + 1)):
+            yield Violation(f"{call.named}: its attempts are numbered {numbers}", tenant, run, call.id)
+        for number, attempt in call.attempts.items():
+            in_flight = number == numbers[-1] and call.state == C.DISPATCHING
+            names = [e.type for e in attempt.outcomes]
+            if len(names) > 1 or not (names or in_flight):
+                what = f"has {len(names)} outcomes: {', '.join(names)}" if names else "has no outcome"
+                text = f"{call.named}: attempt {number} {what}, and the call is {call.state}"
+                yield Violation(text, tenant, run, call.id, number, attempt.started.seq)
+
+
+def _of(call: CallStory, violation: Violation) -> Violation:
+    return Violation(
+        violation.message, violation.tenant, violation.run, call.id, None, violation.event, call.operation
+    )

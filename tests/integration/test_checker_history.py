@@ -1,0 +1,249 @@
+"""Histories that lie consistently: chain, projections and rows agree, and still the lie is seen."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+import pytest
+
+from fencepost.events import Event
+from fencepost_ops.checker import BookRequest, Origin
+from fencepost_ops.local import LocalPostgres
+from tests.integration.checker_world import World, built, changed, copy_of, like, place
+from tests.integration.test_checker_books import goes_red
+
+Events = list[Event]
+
+
+@pytest.fixture(scope="module")
+def original(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[World]:
+    with built(postgres, template) as world:
+        yield world
+
+
+@pytest.fixture
+def world(original: World, postgres: LocalPostgres) -> Iterator[World]:
+    with copy_of(original, postgres) as made:
+        yield made
+
+
+def test_a_forger_who_changes_nothing_is_not_noticed(world: World) -> None:
+    for run in (world.completed, world.doubted, world.stopped):
+        world.forge(run, lambda events: events)
+    assert world.check().violated == []
+
+
+# -- I4 --
+
+
+def test_an_attempt_without_an_outcome_is_found(world: World) -> None:
+    def forget(events: Events) -> Events:
+        at = place(events, "ToolOutcomeMarkedUnknown")
+        why = {"reason": "nobody knows", "fence": events[at].fence}
+        events[at] = like(events[at], "RepairRequested", body=why)
+        return events
+
+    world.forge(world.doubted, forget)
+    goes_red(world.check(), "I4", "attempt 1 has no outcome", world.found, world.doubted)
+
+
+def test_an_attempt_with_two_outcomes_is_found(world: World) -> None:
+    def twice(events: Events) -> Events:
+        at = place(events, "ToolOutcomeMarkedUnknown")
+        return [*events[: at + 1], like(events[at]), *events[at + 1 :]]
+
+    world.forge(world.doubted, twice)
+    goes_red(world.check(), "I4", "attempt 1 has 2 outcomes", world.found)
+
+
+def test_an_outcome_of_an_attempt_that_was_never_started_is_found(world: World) -> None:
+    def invent(events: Events) -> Events:
+        at = place(events, "ToolOutcomeMarkedUnknown")
+        return [*events[: at + 1], like(events[at], attempt=5), *events[at + 1 :]]
+
+    world.forge(world.doubted, invent)
+    goes_red(world.check(), "I4", "attempt 5", "never started", world.found)
+
+
+def test_a_doubt_cleared_by_a_later_failure_is_found(world: World) -> None:
+    def clear(events: Events) -> Events:
+        at = place(events, "ToolOutcomeMarkedUnknown")
+        no = {"code": "http_429", "message": "", "final": False, "ready_at": events[at].data["ready_at"]}
+        refused = like(events[at], "ToolAttemptFailed", body=no)
+        # The first attempt is in doubt; that the second one was refused says nothing about it.
+        second = place(events, "ToolResultRecorded")
+        lease = place(events, "LeaseAcquired", call=world.found, nth=6)
+        third = [like(e, attempt=3 if e.attempt else None) for e in events[lease:second]]
+        third = [changed(e, attempt=3) if e.type == "ToolAttemptStarted" else e for e in third]
+        after = like(events[second], attempt=3)
+        failed = like(refused, attempt=2, worker=events[second].worker, fence=events[second].fence)
+        return [*events[:second], failed, *third, after, *events[second + 1 :]]
+
+    origin = Origin(world.found, 3)
+    asked = world.books.asked[-1]
+    world.forge(world.doubted, clear)
+    world.books.asked.append(BookRequest("wallet", "99", asked.key, asked.at, 201, origin))
+    goes_red(world.check(), "I4", "left its doubt without a proof", world.found)
+
+
+# -- I5 --
+
+
+def test_a_fence_that_falls_is_found(world: World) -> None:
+    def lower(events: Events) -> Events:
+        at = place(events, "LeaseAcquired", call=world.found, nth=2)
+        owner = events[at].worker
+        return [
+            changed(like(e, fence=1), **({"fence": 1} if "fence" in e.data else {}))
+            if e.worker == owner
+            else e
+            for e in events
+        ]
+
+    world.forge(world.doubted, lower)
+    goes_red(world.check(), "I5", "fence 1 was accepted although", world.found)
+
+
+def test_an_outcome_recorded_by_one_who_does_not_hold_the_term_is_found(world: World) -> None:
+    def zombie(events: Events) -> Events:
+        at = place(events, "ToolResultRecorded")
+        events[at] = like(events[at], worker="zombie")
+        return events
+
+    world.forge(world.completed, zombie)
+    goes_red(world.check(), "I5", "zombie", world.paid)
+
+
+def test_a_turn_recorded_by_one_who_does_not_hold_the_run_is_found(world: World) -> None:
+    def zombie(events: Events) -> Events:
+        at = place(events, "RunCompleted")
+        events[at] = like(events[at], worker="zombie")
+        return events
+
+    world.forge(world.completed, zombie)
+    goes_red(world.check(), "I5", "zombie", world.completed)
+
+
+def test_evidence_from_a_term_that_made_no_attempt_is_found(world: World) -> None:
+    def invent(events: Events) -> Events:
+        said = {"attempt": 1, "applied": True, "receipt": "r-paid", "result": None, "code": "applied"}
+        made = events[place(events, "ToolResultRecorded")]
+        return [*events, like(made, "EvidenceFiled", body=said, worker="zombie")]
+
+    world.forge(world.completed, invent)
+    goes_red(world.check(), "I5", "a term that did not make it", world.paid)
+
+
+def test_a_row_whose_fence_was_lowered_is_found(world: World) -> None:
+    world.sql("UPDATE fencepost.calls SET fence = 0 WHERE id = %s", world.paid)
+    report = world.check()
+    assert report.violated == ["I5", "I6.replay"]
+    assert f"call {world.paid} (wallet.debit): its fence is 0" in report.verdict("I5").violations[0].message
+
+
+# -- I7 --
+
+
+def test_a_run_that_completed_with_a_doubtful_call_is_found(world: World) -> None:
+    def doubt(events: Events) -> Events:
+        at = place(events, "ToolResultRecorded")
+        soon = events[at].recorded_at + timedelta(seconds=60)
+        when = soon.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        body = {"code": "x", "message": "x", "lost": False, "ready_at": when, "reconcile_until": when}
+        events[at] = like(events[at], "ToolOutcomeMarkedUnknown", body=body)
+        return events
+
+    world.forge(world.completed, doubt)
+    report = world.check(settled=False)
+    goes_red(report, "I7", world.paid, world.completed, "UNKNOWN, in doubt")
+    assert world.check().violated == ["I7", "I12"]
+
+
+# -- I8 --
+
+
+def test_an_event_after_the_end_of_its_run_is_found(world: World) -> None:
+    def go_on(events: Events) -> Events:
+        return [*events, like(events[-1], "CancelRequested", body={"reason": "too late"})]
+
+    world.forge(world.completed, go_on)
+    goes_red(world.check(), "I8", "after the run had ended", "CancelRequested", world.completed)
+
+
+def test_a_plan_after_a_stop_is_found(world: World) -> None:
+    def replan(events: Events) -> Events:
+        again = events[place(events, "ModelRequestStarted")]
+        fence = max(e.fence or 0 for e in events) + 1
+        lease = like(again, "LeaseAcquired", body={"owner": again.worker, "fence": fence}, fence=fence)
+        return [*events, lease, like(again, fence=fence)]
+
+    world.forge(world.stopped, replan)
+    goes_red(world.check(settled=False), "I8", "ModelRequestStarted", world.stopped)
+
+
+def test_an_attempt_of_a_call_that_had_ended_is_found(world: World) -> None:
+    def resend(events: Events) -> Events:
+        done = place(events, "ToolResultRecorded", call=world.paid)
+        fence = max(e.fence or 0 for e in events) + 1
+        lease = {"owner": "late", "fence": fence}
+        header = {"worker": "late", "fence": fence, "attempt": None}
+        leased = like(events[done], "LeaseAcquired", body=lease, **header)
+        return [*events[: done + 1], leased, *events[done + 1 :]]
+
+    world.forge(world.completed, resend)
+    goes_red(world.check(), "I8", "had already ended SUCCEEDED", world.paid)
+
+
+# -- I9 --
+
+
+def test_attempts_beyond_the_runs_budget_are_found(world: World) -> None:
+    bench = world.bench
+    run = bench.enqueue("another", budget='{"attempts": 1}')
+    call = bench.debit(run, "another")
+    bench.succeed(run, call, "r-small")
+
+    def again(events: Events) -> Events:
+        done, lease = place(events, "ToolResultRecorded"), place(events, "LeaseAcquired", call=call)
+        body = {"code": "x", "message": "x", "final": False, "ready_at": events[0].data["deadline"]}
+        failed = like(events[done], "ToolAttemptFailed", body=body)
+        second = [like(e, attempt=2 if e.attempt else None) for e in events[lease:done]]
+        second = [changed(e, attempt=2) if e.type == "ToolAttemptStarted" else e for e in second]
+        ended = [like(e, attempt=2) for e in events[done : done + 1]]
+        return [*events[:done], failed, *second, *ended, *events[done + 1 :]]
+
+    world.forge(run, again)
+    world.completed = run
+    world.write_books()
+    report = world.check(settled=False, runs=[run])
+    goes_red(report, "I9", "attempt 2 of a run whose budget is 1 attempts", run)
+
+
+# -- I11 --
+
+
+def test_a_compensation_without_authority_of_its_own_is_found(world: World) -> None:
+    def unasked(events: Events) -> Events:
+        del events[place(events, "AuthorizationAllowed", call=world.refund, nth=2)]
+        return events
+
+    world.forge(world.stopped, unasked)
+    goes_red(world.check(), "I11", "without an authority of its own", world.refund)
+
+
+def test_an_end_that_does_not_list_an_effect_is_found(world: World) -> None:
+    def hide(events: Events) -> Events:
+        events[-1] = changed(events[-1], offset=[], not_offset=[])
+        return events
+
+    world.forge(world.stopped, hide)
+    goes_red(world.check(), "I11", "does not say whether", world.offset)
+
+
+def test_an_end_that_denies_an_offset_is_found(world: World) -> None:
+    def deny(events: Events) -> Events:
+        entry = {"call": str(world.offset), "tool": "wallet.debit", "why": "not planned"}
+        events[-1] = changed(events[-1], offset=[], not_offset=[entry])
+        return events
+
+    world.forge(world.stopped, deny)
+    goes_red(world.check(), "I11", "listed as not offset, which is not so", world.offset)
