@@ -63,6 +63,7 @@ blind = app.dependency("blind", _URL, **_IMPATIENT)
 mail = app.dependency("mail", _URL, **_IMPATIENT)
 local = app.dependency("local", **_TIMES)
 hasty = app.dependency("hasty", **{**_TIMES, "per_attempt": timedelta(milliseconds=1500)})
+patient = app.dependency("patient", _URL, **{**_TIMES, "per_attempt": 9 * SECOND})
 
 UNSEEN = Contract(
     repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED, in_progress=frozenset({409})),
@@ -142,7 +143,19 @@ def blindly(args: Debit) -> Request:
     return _debit(args)
 
 
-for _tool in (refund, debit, once):
+@patient.http(
+    "patient.debit",
+    effect=Effect.REVERSIBLE,
+    returns=Receipt,
+    contract=orders.PROMISED,
+    intent=lambda a: ("debit", a.reference),
+)
+def patiently(args: Debit) -> Request:
+    """An attempt may take so long that only a death explains an earlier takeover."""
+    return _debit(args)
+
+
+for _tool in (refund, debit, once, patiently):
     _tool.lookup(_wallet_by_key)
 
 
@@ -150,7 +163,7 @@ def _pay_back(args: Debit, receipt: Receipt) -> Proposal:
     return Proposal("bank.refund", Refund(reference=args.reference, debit=receipt.id))
 
 
-for _reversible in (debit, once, blindly):
+for _reversible in (debit, once, blindly, patiently):
     _reversible.compensate(_pay_back)
 
 
@@ -221,36 +234,46 @@ def _hog(hundredths: int) -> None:
     ctypes.PyDLL(None).usleep(hundredths * 10_000)  # PyDLL does not release the interpreter's lock
 
 
-@local.python("local.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
+@patient.python("patient.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
 def hog(args: Deed, attempt: Attempt) -> Any:
-    receipt = _effect("local.hog", attempt)
+    """Within its attempt, but for several times the TTL of its worker's stamp."""
+    receipt = _effect("patient.hog", attempt)
     _hog(args.hundredths)
     return {"id": receipt}
 
 
-@hasty.python("hasty.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
+REPEATABLE = Contract(
+    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
+    settle=timedelta(milliseconds=100),
+)
+
+
+def _first(tool: str, attempt: Attempt) -> bool:
+    """Make the effect unless its key had it already; whether it was made now."""
+    try:
+        (FOLDER / f"{tool}-{attempt.operation_key}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    _effect(tool, attempt)
+    return True
+
+
+@hasty.python(
+    "hasty.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference), contract=REPEATABLE
+)
 async def hog_loop(args: Deed, attempt: Attempt) -> Any:
-    """Longer than its attempt may take, on the loop itself."""
-    receipt = _effect("hasty.hog", attempt)
-    _hog(args.hundredths)
-    return {"id": receipt}
+    """Longer than its attempt may take, on the loop itself, the first time."""
+    if _first("hasty.hog", attempt):
+        _hog(args.hundredths)
+    return {"id": "deed"}
 
 
 @local.python(
-    "local.again",
-    effect=Effect.IRREVERSIBLE,
-    intent=lambda a: ("again", a.reference),
-    contract=Contract(
-        repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
-        settle=timedelta(milliseconds=100),
-    ),
+    "local.again", effect=Effect.IRREVERSIBLE, intent=lambda a: ("again", a.reference), contract=REPEATABLE
 )
 def again(args: Deed, attempt: Attempt) -> Any:
     """Deduplicates by its key, and kills its process each time if asked to."""
-    marker = FOLDER / f"again-{attempt.operation_key}"
-    if not marker.exists():
-        _effect("local.again", attempt)
-        marker.touch()
+    _first("local.again", attempt)
     return _end(args, "deed")
 
 
@@ -287,7 +310,10 @@ def _follow(orders_file: Path) -> None:
     """Arm what the file says whenever it changes, and say so: `{"spec": ..., "once": folder}`."""
     seen = ""
     while True:
-        text = orders_file.read_text() if orders_file.exists() else ""
+        try:
+            text = orders_file.read_text()
+        except FileNotFoundError:
+            text = ""
         if text and text != seen:
             seen, order = text, json.loads(text)
             FAULTS.arm(order["spec"], order["once"])

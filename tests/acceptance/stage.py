@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -278,6 +278,19 @@ class Stage:
             ).fetchall()
         living = set(self.fleet.pids(role).values())
         return [pid for (pid,) in rows if pid in living]
+
+    def holder(self, run: UUID, label: str) -> int:
+        """The process whose term a call is under."""
+        call = self.calls(run)[label]
+        taken = [e.data for e in self.events(run, "LeaseAcquired") if e.call == call.id]
+        return int(self.value("SELECT pid FROM fencepost.workers WHERE token = %s", taken[-1]["worker"]))
+
+    def kill_holder(self, run: UUID, label: str) -> datetime:
+        """Kill the process whose term a call is under; the ledger's time just before."""
+        pid = self.holder(run, label)
+        at: datetime = self.value("SELECT fencepost.now()")
+        os.kill(pid, signal.SIGKILL)
+        return at
 
     def whole(self) -> bool:
         """Whether every process of the fleet runs and every worker has stamped itself."""

@@ -1,10 +1,13 @@
-"""A process of each role is killed at each of its fault points; the order settles with one effect per intent."""
+"""A process of each role is killed at each of its fault points; the order settles with one effect per intent.
+
+Roles take turns, so that the one that was killed is back when it is its turn again.
+"""
 
 import itertools
 
 import pytest
 
-from tests.acceptance.stage import Armed, Stage
+from tests.acceptance.stage import Stage, step, until
 
 _numbers = itertools.count(1)
 
@@ -12,50 +15,39 @@ ORDER = ["debit", "reservation", "shipment"]
 UNDONE = ["debit", "refund", "release", "reservation"]
 
 
-def one_order_survives(stage: Stage, role: str, point: str, **fault: object) -> Armed:
+@pytest.mark.parametrize(
+    ("role", "point", "fault"),
+    [
+        ("dispatcher", "dispatch.after_lease", None),
+        ("planner", "planner.after_claim", None),
+        ("reconciler", "reconcile.after_lookup", "drop_after_commit"),
+        ("dispatcher", "dispatch.after_claim", None),
+        ("planner", "planner.after_model", None),
+        ("reconciler", "reconcile.after_record", "drop_after_commit"),
+        ("dispatcher", "dispatch.before_wire", None),
+        ("planner", "planner.after_record", None),
+        ("reconciler", "ledger.in_transaction", "drop_after_commit"),
+        ("dispatcher", "dispatch.response_lost", None),
+        ("planner", "ledger.in_transaction", None),
+        # The lookup proves that the first attempt had no effect: the reconciler itself sends the second.
+        ("reconciler", "dispatch.before_wire", "drop_before"),
+        ("dispatcher", "dispatch.after_effect", None),
+        ("dispatcher", "dispatch.after_record", None),
+        ("reconciler", "dispatch.after_effect", "drop_before"),
+        ("dispatcher", "ledger.in_transaction", None),
+    ],
+)
+def test_an_order_survives_the_death_of_a_worker_at(
+    stage: Stage, role: str, point: str, fault: str | None
+) -> None:
     reference = f"kill-{next(_numbers)}"
-    if fault:
-        stage.sandbox.fault(reference=reference, **fault)
+    if fault is not None:
+        stage.sandbox.fault(fault, service="wallet", reference=reference, count=1)
     armed = stage.arm(role, f"{point}=crash")
     run = stage.order(reference)
     assert stage.ended(run) == ["COMPLETED"]
     assert armed.fired
     assert sorted(stage.effects(reference)) == ORDER
-    return armed
-
-
-@pytest.mark.parametrize(
-    "point",
-    [
-        "dispatch.after_lease",
-        "dispatch.after_claim",
-        "dispatch.before_wire",
-        "dispatch.response_lost",
-        "dispatch.after_effect",
-        "dispatch.after_record",
-        "ledger.in_transaction",
-    ],
-)
-def test_an_order_survives_the_death_of_its_dispatcher_at(stage: Stage, point: str) -> None:
-    one_order_survives(stage, "dispatcher", point)
-
-
-@pytest.mark.parametrize(
-    "point", ["planner.after_claim", "planner.after_model", "planner.after_record", "ledger.in_transaction"]
-)
-def test_an_order_survives_the_death_of_its_planner_at(stage: Stage, point: str) -> None:
-    one_order_survives(stage, "planner", point)
-
-
-@pytest.mark.parametrize("point", ["reconcile.after_lookup", "reconcile.after_record", "ledger.in_transaction"])
-def test_an_order_survives_the_death_of_its_reconciler_at(stage: Stage, point: str) -> None:
-    one_order_survives(stage, "reconciler", point, kind="drop_after_commit", service="wallet", count=1)
-
-
-@pytest.mark.parametrize("point", ["dispatch.before_wire", "dispatch.after_effect"])
-def test_a_repeat_survives_the_death_of_its_reconciler_at(stage: Stage, point: str) -> None:
-    """The lookup proves that the first attempt had no effect, so the reconciler itself sends the second."""
-    one_order_survives(stage, "reconciler", point, kind="drop_before", service="wallet", count=1)
 
 
 @pytest.mark.parametrize("point", ["compensate.after_plan", "ledger.in_transaction"])
@@ -67,3 +59,32 @@ def test_a_stopped_order_is_offset_despite_the_death_of_its_compensator_at(stage
     assert stage.ended(run) == ["STOPPED"]
     assert armed.fired
     assert sorted(stage.effects(reference)) == UNDONE
+
+
+def test_a_compensation_survives_the_death_of_its_dispatcher_after_the_effect(stage: Stage) -> None:
+    reference = f"kill-{next(_numbers)}"
+    stage.sandbox.fault("throttle_429", reference=f"{reference}-later", retry_after_s=60)
+    run = stage.send(
+        [step("bank.debit", "first", reference=reference)],
+        [step("bank.debit", "later", reference=f"{reference}-later")],
+    )
+    stage.until_event(run, "ToolAttemptFailed")
+    armed = stage.arm("dispatcher", "dispatch.after_effect=crash")
+    stage.cancel(run)
+    assert stage.ended(run) == ["STOPPED"]
+    assert armed.fired
+    assert stage.effects(reference) == ["debit", "refund"]
+
+
+def test_a_takeover_follows_a_kill_within_two_seconds(stage: Stage) -> None:
+    reference = f"kill-{next(_numbers)}"
+    until("two dispatchers", lambda: len(stage.pids("dispatcher")) == 2)
+    stage.sandbox.fault("delay_before", reference=reference, delay_s=3)
+    run = stage.send([step("patient.debit", "debit", reference=reference)])
+    stage.until_event(run, "ToolAttemptStarted")
+    killed_at = stage.kill_holder(run, "debit")
+    taken = stage.until_event(run, "ToolOutcomeMarkedUnknown")
+    assert (taken.recorded_at - killed_at).total_seconds() <= 2
+    assert stage.ended(run) == ["COMPLETED"]
+    assert stage.requests(reference) == 1
+
