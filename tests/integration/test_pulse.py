@@ -1,6 +1,7 @@
 """The pulse against a real Postgres, real processes and real signals."""
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -307,26 +308,35 @@ def test_nobody_reads_the_password_from_the_process_list(dsn: str, sql: Sql) -> 
             assert b"pulse-secret" not in Path(f"/proc/{pulse_pid(pulse)}/{name}").read_bytes()
 
 
-def test_a_postgres_that_does_not_answer_is_unreachable_and_no_process_stays(
+def test_a_postgres_that_never_accepts_is_unreachable_and_no_process_stays(
     postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "START_WITHIN_S", 1.0)
     started: list[int] = []
+    heard: list[float] = []
 
     class Noted(module._Child):
-        def __init__(self) -> None:
-            super().__init__()
+        def hear(self, _patience: float) -> bytes:
             started.append(self.process.pid)
+            select.select([self.voice], [], [], 15)  # its first words are a refusal
+            heard.append(time.monotonic())
+            return super().hear(0)
 
     monkeypatch.setattr(module, "_Child", Noted)
-
-    began = time.monotonic()
     with pytest.raises(Unreachable, match="password authentication failed") as caught:
         Pulse(worker_dsn(postgres).replace("pulse-secret", "wrong-secret"), "planner", TTL)
 
-    assert time.monotonic() - began < 2.5, "a token nobody was given leaves nothing to hand back"
+    assert time.monotonic() - heard[0] < 2, "a token nobody was given leaves nothing to hand back"
     assert "wrong-secret" not in str(caught.value)
     assert [exists(pid) for pid in started] == [False]
+
+
+def test_patience_with_a_starting_pulse_has_an_end(
+    dsn: str, sql: Sql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "START_WITHIN_S", 0.01)
+
+    with pytest.raises(Unreachable, match="no answer yet"):
+        Pulse(dsn, "planner", TTL)
 
 
 def test_missing_tables_are_told_at_once(sql: Sql, postgres: LocalPostgres) -> None:
