@@ -35,13 +35,17 @@ def spoken(span: timedelta) -> str:
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
-        return f"{seconds:.3g} s" if seconds < 59.95 else "1 m 00 s"
+        return f"{seconds:.3g} s" if seconds < 59.95 else "1 m"
     whole = round(seconds)
     if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
+        return _two(whole // 60, "m", whole % 60, "s")
     if whole < 86400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02} h"
+        return _two(whole // 3600, "h", whole % 3600 // 60, "m")
+    return _two(whole // 86400, "d", whole % 86400 // 3600, "h")
+
+
+def _two(great: int, unit: str, small: int, part: str) -> str:
+    return f"{great} {unit} {small:02} {part}" if small else f"{great} {unit}"
 
 
 class Duration(click.ParamType[timedelta]):

@@ -134,7 +134,7 @@ def _version_of(app: App | None) -> Callable[[str, int | None], int]:
 def _read(source: str) -> bytes:
     try:
         if source == "-":
-            data: bytes = click.get_binary_stream("stdin").read(MAX_FILE_BYTES + 1)
+            data = sys.stdin.buffer.read(MAX_FILE_BYTES + 1)
         else:
             with Path(source).open("rb") as stream:
                 data = stream.read(MAX_FILE_BYTES + 1)
@@ -201,9 +201,7 @@ def _tell(told: Sequence[tuple[RunRequest, Enqueued | Conflict, str]], counts: d
     print_table(["RUN!", "KEY", "TENANT", "OUTCOME"], rows)
     if len(told) > _LISTED:
         click.echo(f"… and {len(told) - _LISTED} more")
-    click.echo(
-        f"{counts['created']} created, {counts['existing']} existing, {counts['conflict']} in conflict"
-    )
+    click.echo(", ".join(f"{number} {name}" for name, number in counts.items()))
 
 
 def _kind(outcome: Enqueued | Conflict) -> str:

@@ -44,7 +44,7 @@ def workers(session: Session, ended: bool, as_json: bool) -> None:
         )
         for worker in found
     ]
-    columns = ["ROLE", "HOST", "PID>", "STATE", "SEEN", "HOLDS>", "AGE>", "TOKEN!"]
+    columns = ["ROLE", "HOST", "PID>", "STATE", "SEEN", "HOLDS>", "AGE>?", "TOKEN!?"]
     print_table(columns, rows, empty="no workers")
 
 
@@ -69,20 +69,11 @@ def outbox(session: Session, as_json: bool) -> None:
             info.due,
             spoken(now - info.oldest_due_at) if info.oldest_due_at is not None else "",
             info.held,
-            info.republished,
             info.waiting,
             when(info.next_due_at, now),
+            info.republished,
         )
         for info in found
     ]
-    columns = [
-        "QUEUE",
-        "ROWS>",
-        "DUE>",
-        "OLDEST>",
-        "HELD>",
-        "REPUBLISHED>",
-        "WAIT FOR A PERSON OR CALLS>",
-        "NEXT",
-    ]
+    columns = ["QUEUE", "ROWS>", "DUE>", "OLDEST>", "HELD>", "WAITING>", "NEXT", "REPUBLISHED>?"]
     print_table(columns, rows, empty="the outbox is empty: no run is open")

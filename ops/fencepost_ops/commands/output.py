@@ -18,6 +18,8 @@ from fencepost.clock import NEVER, rfc3339
 from fencepost_ops.commands.durations import spoken
 
 _CELL: Final = 400  # characters of one stored text at most
+_MARKS: Final = ">!?"
+_GAP: Final = 2  # columns between two columns of a table
 _UNBOUNDED: Final = 2000  # columns where nobody looks: lines are never broken in a pipe
 
 STYLES: Final = {
@@ -78,24 +80,39 @@ def shown(value: object, style: str = "") -> Text:
     return Text(text, style=style or STYLES.get(text, ""))
 
 
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None, empty: str = ""
-) -> None:
-    """A table; a column whose name ends in `>` is set right, in `!` never broken. Without rows, `empty`."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, empty: str = "") -> None:
+    """A table, or `empty` without rows.
+
+    A column whose name ends in `>` is set right, in `!` never broken, in `?` left out where the terminal is
+    too narrow for all, the last one first.
+    """
     cells = [[shown(cell) for cell in row] for row in rows]
     if not cells:
-        if empty:
-            click.echo(empty)
+        click.echo(empty)
         return
-    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
-    for column in columns:
-        right, whole = column.endswith(">"), column.endswith(("!", ">"))
-        table.add_column(
-            column.rstrip(">!"), justify="right" if right else "left", no_wrap=whole, overflow="fold"
-        )
+    out = console()
+    kept = _fitting(columns, cells, out.width)
+    table = Table(box=None, pad_edge=False)
+    for index in kept:
+        column = columns[index]
+        right, whole = ">" in column, ">" in column or "!" in column
+        name = column.rstrip(_MARKS)
+        table.add_column(name, justify="right" if right else "left", no_wrap=whole, overflow="fold")
     for row in cells:
-        table.add_row(*row)
-    console().print(table)
+        table.add_row(*(row[index] for index in kept))
+    out.print(table)
+
+
+def _fitting(columns: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[int]:
+    widths = [
+        max(len(column.rstrip(_MARKS)), *(row[index].cell_len for row in cells)) + _GAP
+        for index, column in enumerate(columns)
+    ]
+    kept = list(range(len(columns)))
+    for index in reversed(range(len(columns))):
+        if sum(widths[n] for n in kept) - _GAP > width and "?" in columns[index]:
+            kept.remove(index)
+    return kept
 
 
 def when(moment: datetime | None, now: datetime) -> str:

@@ -130,13 +130,14 @@ def _objects(text: str) -> Iterator[tuple[int, Any]]:
 
 def _array(text: str, at: int) -> Iterator[tuple[int, Any]]:
     """The values of an array, one by one, so that each has its line; ends at the first that is not JSON."""
-    line, counted = 1, 0
+    line, counted, comma = 1, 0, False
     while True:
         at = _skip(text, at)
         line, counted = line + text.count("\n", counted, at), at
         if text.startswith("]", at):
-            if text[at + 1 :].strip():
-                yield line, _Bad("there is more after the end of the array")
+            if comma or text[at + 1 :].strip():
+                what = "a run is missing after the last comma" if comma else "there is more after the array"
+                yield line, _Bad(f"not JSON: {what}")
             return
         try:
             value, end = _DECODER.raw_decode(text, at)
@@ -146,7 +147,7 @@ def _array(text: str, at: int) -> Iterator[tuple[int, Any]]:
             return
         yield line, value
         at = _skip(text, end)
-        if text.startswith(",", at):
+        if comma := text.startswith(",", at):
             at += 1
         elif not text.startswith("]", at):
             yield line + text.count("\n", counted, at), _Bad("not JSON: expected , or ] after this run")

@@ -36,19 +36,30 @@ def runs(
     if as_json:
         print_json(found)
         return
-    columns = ["RUN!", "KEY", "TENANT", "PLANNER", "STATUS", "WHY", "TURN>", "CALLS>", "ATTEMPTS>", "AGE>"]
+    columns = [
+        "RUN!",
+        "KEY",
+        "STATUS!",
+        "WHY",
+        "AGE>",
+        "TENANT?",
+        "PLANNER?",
+        "TURN>?",
+        "CALLS>?",
+        "ATTEMPTS>?",
+    ]
     rows = [
         (
             info.run_id,
             info.run_key,
+            shown(f"BLOCKED ({info.status})", "bold red") if info.blocked else info.status,
+            info.stop_reason,
+            spoken(now - info.created_at),
             info.tenant,
             f"{info.planner} v{info.planner_version}",
-            shown(f"{info.status}, waits for a person", "bold red") if info.blocked else info.status,
-            info.stop_reason,
             info.turn,
             info.calls,
             info.attempts,
-            spoken(now - info.created_at),
         )
         for info in found
     ]

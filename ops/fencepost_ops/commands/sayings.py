@@ -50,12 +50,12 @@ def _after(event: Event, data: Mapping[str, Any], name: str) -> str:
 
 def _proposed(_: Event, data: Mapping[str, Any]) -> str:
     offsets = "offsets an effect: " if data.get("compensates") else ""
-    return f"{offsets}{data['tool']} {data['arguments']}"
+    return f"{offsets}{data['arguments']}"
 
 
 def _attempted(event: Event, data: Mapping[str, Any]) -> str:
-    repeat = "a repeat under the same key, " if data.get("repeat") else ""
-    return f"{repeat}time until {_after(event, data, 'deadline').removeprefix('in ')} from here"
+    repeat = ", a repeat under the same key" if data.get("repeat") else ""
+    return f"{_after(event, data, 'deadline').removeprefix('in ')} to answer{repeat}"
 
 
 def _failed(event: Event, data: Mapping[str, Any]) -> str:

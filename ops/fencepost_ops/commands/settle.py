@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
 
 import click
 
@@ -13,7 +15,8 @@ from fencepost.ledger import find, listings
 from fencepost.ledger.listings import Unresolved
 from fencepost.states import CallState
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.output import print_json, print_table, when
+from fencepost_ops.commands.output import print_json, when
+from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
     Session,
     by_option,
@@ -24,8 +27,7 @@ from fencepost_ops.commands.session import (
     redis_option,
     tenant_option,
 )
-
-_COLUMNS: Final = ["CALL!", "RUN", "TOOL", "STATE", "AGE>", "SENT", "LAST LOOKUP", "WHY", "NEXT"]
+from fencepost_ops.commands.timeline import how_to_repair
 
 
 @click.command()
@@ -46,28 +48,32 @@ def unresolved(ctx: click.Context, session: Session, tenant: str | None, limit: 
         found = listings.unresolved(connection, tenant=tenant, limit=limit)
     if as_json:
         print_json(found)
+    elif not found:
+        click.echo("every call is settled")
     else:
-        rows = [
-            (
-                call.call,
-                call.run_key,
-                f"{call.tool} {call.label}".strip(),
-                call.state,
-                spoken(now - call.since) if call.since is not None else "",
-                _sent(call),
-                _lookup(call),
-                call.error,
-                "a person: fencepost repair" if call.state == CallState.NEEDS_REPAIR else _next(call, now),
-            )
-            for call in found
-        ]
-        print_table(_COLUMNS, rows, empty="every call is settled")
+        for call in found:
+            for line in _told(call, now):
+                click.echo(line)
     ctx.exit(1 if found else 0)
 
 
-def _next(call: Unresolved, now: Any) -> str:
+def _told(call: Unresolved, now: datetime) -> Iterator[str]:
+    since = f" for {spoken(now - call.since)}" if call.since is not None else ""
+    yield f"{cut(call.tool)} {cut(call.label)} of run {cut(call.run_key)}: {call.state}{since}"
+    yield f"  call    {call.call}"
+    yield f"  sent    {_sent(call)}"
+    yield f"  lookup  {_lookup(call)}"
+    yield f"  why     {cut(call.error or 'not known')}"
+    yield f"  next    {_next(call, now)}"
+
+
+def _next(call: Unresolved, now: datetime) -> str:
+    if call.state == CallState.NEEDS_REPAIR:
+        return f"a person: {how_to_repair(call.call)}"
     return (
-        f"{call.queue} {when(call.due_at, now)}" if call.queue is not None else "nothing: its row is missing"
+        f"the {call.queue}, due {when(call.due_at, now)}"
+        if call.queue is not None
+        else "nothing: its row is missing"
     )
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
+from uuid import UUID
+
+from rich.text import Text
 
 from fencepost.canonical import sanitize
 from fencepost.clock import NEVER, rfc3339
@@ -15,8 +18,18 @@ from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import when
 from fencepost_ops.commands.sayings import cut, detail
 
-EVENT_COLUMNS: Final = ["TIME>", "#>", "EVENT!", "CALL", "ATTEMPT>", "TERM!", "WORKER", "DETAIL"]
-CALL_COLUMNS: Final = ["CALL!", "TURN", "TOOL", "LABEL", "STATE", "ATTEMPTS>", "RECEIPT", "RESULT OR REASON"]
+EVENT_COLUMNS: Final = ["TIME>", "EVENT!", "CALL", "DETAIL"]
+CALL_COLUMNS: Final = [
+    "TURN",
+    "TOOL",
+    "LABEL?",
+    "STATE!",
+    "ATTEMPTS>",
+    "RECEIPT",
+    "RESULT OR REASON",
+    "CALL!?",
+]
+_BODY: Final = 4000  # characters of one event body at most
 _OWNER: Final = 6  # digits of an owner's token; enough to tell terms of one run apart
 E = EventType
 
@@ -41,22 +54,28 @@ def header(history: History) -> Iterator[str]:
 
 
 def event_rows(history: History, *, bodies: bool = False) -> Iterator[tuple[object, ...]]:
-    """The timeline: what happened when, to which call, under whose term, and where."""
+    """The timeline. Above the events of one change stand its time, who made it, and under whose term."""
     calls = {call.id: call for call in history.calls}
     processes = owners(history)
+    change = None
     for event in history.events:
+        if (event.causation, event.recorded_at) != change:
+            change = event.causation, event.recorded_at
+            yield _change(history, event, processes)
         call = calls.get(event.call) if event.call is not None else None
-        worker = history.workers.get(processes.get(event.worker or "", ""))
-        yield (
-            f"+{(event.recorded_at - history.run.created_at).total_seconds():.3f}",
-            event.seq,
-            event.type,
-            _called(call) if call is not None else "",
-            event.attempt,
-            _term(event),
-            _process(worker) if event.worker else "",
-            sanitize(event.body, 4000) if bodies else detail(event),
-        )
+        attempt = f" #{event.attempt}" if event.attempt is not None else ""
+        said = sanitize(event.body, _BODY) if bodies else detail(event)
+        yield event.seq, event.type, _called(call) + attempt if call is not None else "", said
+
+
+def _change(history: History, event: Event, processes: Mapping[str, str]) -> tuple[object, ...]:
+    since = (event.recorded_at - history.run.created_at).total_seconds()
+    if event.worker is None:
+        who, term = f"by {cut(event.principal)}", ""
+    else:
+        who = _process(history.workers.get(processes.get(event.worker, "")))
+        term = f"term {event.worker[:_OWNER]}/{event.fence}"
+    return tuple(Text(cell, style="bold") for cell in (f"+{since:.3f}", who, term, ""))
 
 
 def owners(history: History) -> dict[str, str]:
@@ -68,10 +87,9 @@ def owners(history: History) -> dict[str, str]:
 def call_rows(history: History) -> Iterator[tuple[object, ...]]:
     """The calls, in the order they were proposed."""
     for call in history.calls:
-        doubt = " (in doubt)" if call.doubt and call.state != CallState.UNKNOWN else ""
+        doubt = " (in doubt)" if call.doubt and call.state == CallState.DISPATCHING else ""
         reused = "of another call: " if call.reused else ""
         yield (
-            call.id,
             f"{call.turn}.{call.ordinal}",
             f"{call.tool} v{call.tool_version}" if call.tool_version else call.tool,
             call.label,
@@ -79,6 +97,7 @@ def call_rows(history: History) -> Iterator[tuple[object, ...]]:
             call.attempts,
             call.receipt,
             cut(call.error or reused + (call.preview or "")),
+            call.id,
         )
 
 
@@ -91,11 +110,17 @@ def following(history: History) -> Iterator[str]:
         call = calls.get(step.subject)
         subject = f"call {_called(call)}" if call is not None else "the run"
         due = when(step.due_at, history.now)
+        due = due if step.due_at >= NEVER else f"due {due}"
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:
         if call.state == CallState.NEEDS_REPAIR:
-            ways = "--happened --receipt R | --did-not-happen | --ask-again | --accept-unknown"
-            yield f"      fencepost repair {call.id} ({ways}) --reason TEXT"
+            yield f"settle it: {how_to_repair(call.id)}"
+
+
+def how_to_repair(call: UUID) -> str:
+    """The command that settles a call which waits for a person."""
+    ways = "--happened --receipt R | --did-not-happen | --ask-again | --accept-unknown"
+    return f"fencepost repair {call} --reason TEXT ({ways})"
 
 
 def _purpose(history: History, step: NextStep) -> str:
@@ -125,10 +150,6 @@ def _held(history: History, step: NextStep) -> str:
 
 def _called(call: Call) -> str:
     return cut(f"{call.tool} {call.label}" if call.label else call.tool)
-
-
-def _term(event: Event) -> str:
-    return f"{event.worker[:_OWNER]}/{event.fence}" if event.worker else ""
 
 
 def _process(worker: WorkerInfo | None) -> str:

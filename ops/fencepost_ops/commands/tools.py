@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from fencepost.contracts import Dedupes, promise, residual_risk, tool_class
 from fencepost.tools import Tool
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.output import print_json, print_table
+from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import Session, app_option, json_option, pass_session
+
+_TIMES: Final = (("window", "window"), ("settle", "settle"), ("lookups for", "lookup_horizon"))
 
 
 @click.command()
@@ -25,22 +26,14 @@ def tools(session: Session, as_json: bool) -> None:
     if as_json:
         print_json(described)
         return
-    rows = [
-        (
-            f"{tool['name']} v{tool['version']}",
-            tool["kind"],
-            tool["effect"],
-            tool["class"],
-            _spoken(tool["window"]),
-            _spoken(tool["settle"]),
-            _spoken(tool["lookup_horizon"]),
-            tool["promise"],
-            tool["residual_risk"],
-        )
-        for tool in described
-    ]
-    columns = ["TOOL", "KIND", "EFFECT", "CLASS", "WINDOW>", "SETTLE>", "HORIZON>", "PROMISE", "WHAT IS LEFT"]
-    print_table(columns, rows, empty=f"app {app.name} has no tools")
+    if not described:
+        click.echo(f"app {app.name} has no tools")
+    for tool in described:
+        kind = f"{tool['kind']}, {tool['effect']}, {tool['class']}"
+        times = "".join(f", {name} {spoken(tool[key])}" for name, key in _TIMES if tool[key] is not None)
+        click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
+        click.echo(f"  holds   {tool['promise']}")
+        click.echo(f"  left    {tool['residual_risk']}")
 
 
 def _described(tool: Tool) -> dict[str, Any]:
@@ -65,7 +58,3 @@ def _described(tool: Tool) -> dict[str, Any]:
         "required": tool.required,
         "compensable": tool.compensable,
     }
-
-
-def _spoken(span: timedelta | None) -> str:
-    return "" if span is None else spoken(span)

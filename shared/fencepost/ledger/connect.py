@@ -35,8 +35,10 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
         )
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
-    except psycopg.ProgrammingError as error:  # what libpq says of a DSN it cannot read
-        raise UsageError(f"{redact(dsn)!r} is no DSN of a Postgres: {redact(str(error).strip())}") from None
+    except psycopg.ProgrammingError:  # libpq cannot read it, and would quote it with its password
+        raise UsageError(
+            f"{redact(dsn)!r} is no DSN of a Postgres, such as postgresql://host/database"
+        ) from None
 
 
 class Pool:
