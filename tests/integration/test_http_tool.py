@@ -1,6 +1,7 @@
 """One sending is one request, whatever the other side does, counted by a raw server that answers as told."""
 
 import asyncio
+import time
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -120,6 +121,20 @@ def test_the_time_is_for_the_whole_answer_and_not_for_each_byte() -> None:
     [result], server = sent_to(drips, timeout=0.3)
     assert isinstance(result, Lost)
     assert (result.code, len(server.requests)) == ("timeout", 1)
+
+
+@pytest.mark.parametrize("length", [20, 900_000])
+def test_an_answer_that_arrived_while_the_process_was_frozen_past_its_time_is_read(length: int) -> None:
+    async def scenario() -> Sent:
+        async with RawServer([says("201 Created", b"x" * length)]) as server, HttpEngine() as engine:
+            sending = asyncio.create_task(send(engine, server.stored(), timeout=0.2))
+            await server.received.wait()
+            time.sleep(0.4)  # noqa: ASYNC251 - nothing runs meanwhile, as in a frozen process
+            return await sending
+
+    result = asyncio.run(scenario())
+    assert isinstance(result, Answered), result
+    assert len(result.response.body) == length
 
 
 def test_an_answer_over_the_cap_is_lost() -> None:

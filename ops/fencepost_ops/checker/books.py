@@ -77,17 +77,23 @@ class SandboxBooks:
 
     def effects(self, service: str) -> Sequence[BookEffect]:
         """See BookReader."""
-        return [
-            BookEffect(service, e.id, e.key, e.digest, _time(e.at), origin(e.headers))
-            for e in self._book.effects(service)
-        ]
+        return [read_effect(effect.wire()) for effect in self._book.effects(service)]
 
     def requests(self, service: str) -> Sequence[BookRequest]:
         """See BookReader."""
-        return [
-            BookRequest(service, str(r.seq), r.key, _time(r.at), r.status, origin(r.headers))
-            for r in self._book.requests(service)
-        ]
+        return [read_request(request.wire()) for request in self._book.requests(service)]
+
+
+def read_effect(wire: Mapping[str, Any]) -> BookEffect:
+    """An effect as the sandbox tells it. Raises KeyError for what is none."""
+    where = (wire["service"], wire["id"], wire["key"], wire["digest"])
+    return BookEffect(*where, _time(wire["at"]), origin(wire["headers"]))
+
+
+def read_request(wire: Mapping[str, Any]) -> BookRequest:
+    """A request as the sandbox tells it. Raises KeyError for what is none."""
+    where = (wire["service"], str(wire["seq"]), wire["key"])
+    return BookRequest(*where, _time(wire["at"]), wire["status"], origin(wire["headers"]))
 
 
 def _time(seconds: float) -> datetime:

@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal
 from uuid import UUID
 
 from fencepost.states import CallState
@@ -22,18 +21,17 @@ C = CallState
 _MAY_HAVE = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR, C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 """Where a call stands while its intent may have had its effect: nowhere else."""
 
-ToolClass = Literal["dedupes", "lookup_only", "neither", "read"]
-
 
 @dataclass(frozen=True, slots=True)
 class ToolTerms:
     """What is known of a tool: the class its contract puts it in, and its limits.
 
+    `kind` is `dedupes`, `lookup_only`, `neither` or `read`.
     `attempts` is the most attempts one call may make; `window` how long the downstream remembers a key;
     `settle` how long after its attempt's deadline a request may still land.
     """
 
-    kind: ToolClass
+    kind: str
     attempts: int | None = None
     window: timedelta | None = None
     settle: timedelta | None = None

@@ -1,0 +1,170 @@
+"""`fencepost check`: the checker's verdicts on a ledger, and on the services' own books where given."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from fencepost.app import App
+from fencepost.contracts import Dedupes, tool_class
+from fencepost.errors import Unreachable, UsageError
+from fencepost.ledger.find import find_run
+from fencepost.settings import redact
+from fencepost.tools import Tool
+from fencepost_ops.checker import (
+    SANDBOX_SERVICES,
+    BookEffect,
+    BookReader,
+    BookRequest,
+    Report,
+    SandboxBooks,
+    Terms,
+    ToolTerms,
+)
+from fencepost_ops.checker import check as hold
+from fencepost_ops.checker.books import read_effect, read_request
+from fencepost_ops.commands.output import print_json, print_table, shown
+from fencepost_ops.commands.session import (
+    Session,
+    app_option,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
+from fencepost_ops.sandbox.book import Book
+
+_PATIENCE_S: Final = 10.0
+_SHOWN: Final = 20  # violations of one invariant on the screen; JSON has them all
+_STYLES: Final = {"holds": "green", "violated": "bold red", "unchecked": "yellow"}
+
+
+class RemoteBooks:
+    """The sandbox's book over HTTP. Raises Unreachable when it does not answer, or answers something else."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url.rstrip("/")
+
+    def services(self) -> Sequence[str]:
+        """The sandbox's services."""
+        return SANDBOX_SERVICES
+
+    def effects(self, service: str) -> Sequence[BookEffect]:
+        """See BookReader."""
+        return [read_effect(wire) for wire in self._get("effects", service)]
+
+    def requests(self, service: str) -> Sequence[BookRequest]:
+        """See BookReader."""
+        return [read_request(wire) for wire in self._get("requests", service)]
+
+    def _get(self, what: str, service: str) -> list[Mapping[str, Any]]:
+        address = f"{self._url}/{what}?service={service}"
+        try:
+            with urllib.request.urlopen(address, timeout=_PATIENCE_S) as answer:  # noqa: S310 - checked by `books`
+                found: list[Mapping[str, Any]] = json.load(answer)[what]
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise Unreachable(f"no book at {redact(self._url)}: {error}") from error
+        return found
+
+
+def books(place: str | None) -> BookReader | None:
+    """The book at a URL, in a data folder of the sandbox, or in a file; None for no place.
+
+    Raises UsageError where no sandbox has kept a book.
+    """
+    if not place:
+        return None
+    if place.startswith(("http://", "https://")):
+        return RemoteBooks(place)
+    book = Book(Path(place))
+    try:
+        book.effects(since=2**62)
+    except FileNotFoundError as error:
+        raise UsageError(f"--book: {error}") from error
+    return SandboxBooks(book)
+
+
+def terms(app: App | None) -> Terms:
+    """What the application's contracts promise and allow, tool by tool; nothing is known without one."""
+    return {place: _terms(tool) for place, tool in app.registry.items()} if app is not None else {}
+
+
+def _terms(tool: Tool) -> ToolTerms:
+    repeat = tool.contract.repeat
+    return ToolTerms(
+        kind=tool_class(tool.effect, tool.contract).value,
+        attempts=tool.dependency.attempts,
+        window=repeat.window if isinstance(repeat, Dedupes) else None,
+        settle=tool.contract.settle,
+    )
+
+
+def print_report(report: Report) -> None:
+    """The verdicts as a table, then every culprit, what waits for a person, and what was not asserted."""
+    rows = [
+        (v.invariant, shown(v.verdict, _STYLES[v.verdict]), v.count, len(v.violations) or "", v.promise)
+        for v in report.verdicts
+    ]
+    print_table(["invariant!", "verdict!", "looked at>", "violations>", "it says that"], rows)
+    for verdict in report.verdicts:
+        for violation in verdict.violations[:_SHOWN]:
+            click.echo(f"{verdict.invariant} is violated: {shown(violation.message).plain}")
+        if (more := len(verdict.violations) - _SHOWN) > 0:
+            click.echo(f"{verdict.invariant} is violated {more} times more; --json has them all")
+    for line in report.waiting:
+        click.echo(f"waiting: {shown(line).plain}")
+    for verdict in report.verdicts:
+        for note in dict.fromkeys(verdict.notes):
+            click.echo(f"{verdict.invariant}, not asserted: {shown(note).plain}")
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--all", "everything", is_flag=True, help="All runs; the same as naming none.")
+@click.option(
+    "--book",
+    metavar="URL|PATH",
+    envvar="FENCEPOST_SANDBOX_URL",
+    help="The services' own book: a sandbox's address or data folder. By default FENCEPOST_SANDBOX_URL.",
+)
+@click.option("--settled", is_flag=True, help="Also assert that every run has ended or waits for a person.")
+@tenant_option
+@dsn_option
+@app_option
+@json_option
+@pass_session
+def check(
+    session: Session,
+    run: str | None,
+    everything: bool,
+    book: str | None,
+    settled: bool,
+    tenant: str | None,
+    as_json: bool,
+) -> None:
+    """Hold a ledger and the services' own books against the invariants.
+
+    RUN is a run's key, id or the beginning of its id; without one all runs are checked. A running fleet may be
+    checked at any time. Exit code 1 if anything is violated.
+    """
+    if run is not None and everything:
+        raise UsageError("name a run or --all, not both")
+    if tenant is not None and run is None:
+        raise UsageError("--tenant says whose RUN is meant; name the run as well")
+    reader, known = books(book), terms(session.app())
+    with session.connection() as connection:
+        only = None if run is None else [find_run(connection, run, tenant)[1]]
+        report = hold(connection, reader, settled=settled, terms=known, runs=only)
+    if as_json:
+        print_json(report.to_json())
+    else:
+        print_report(report)
+    if not report.ok:
+        click.get_current_context().exit(1)
