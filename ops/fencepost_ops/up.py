@@ -135,9 +135,12 @@ def _need_port(option: str, port: int) -> None:
 def check_environment(app: App, provided: set[str]) -> None:
     """UsageError, naming the variable, if a dependency reads one that is neither set nor `provided`."""
     for spec in {tool.dependency.name: tool.dependency for tool in app.registry.values()}.values():
-        if spec.base_url is not None and spec.base_url.removeprefix("env:") not in provided:
-            spec.url()
-        spec.sent_headers()
+        try:
+            if spec.base_url is not None and spec.base_url.removeprefix("env:") not in provided:
+                spec.url()
+            spec.sent_headers()
+        except UsageError as error:
+            raise UsageError(f"the application's dependency {spec.name}: {error}") from error
 
 
 @contextmanager
