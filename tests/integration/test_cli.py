@@ -423,6 +423,33 @@ def test_only_the_owner_migrates(postgres: LocalPostgres, shell: Shell) -> None:
     assert "this login may not do that" in shell.refused(2, "migrate", "--dsn", dsn)
 
 
+# -- verify ----------------------------------------------------------------------------------------------
+
+
+def test_histories_are_verified_and_a_changed_row_is_a_fault(bench: Bench, shell: Shell) -> None:
+    run, _ = succeeded(bench, "o-1")
+    bench.enqueue("o-2")
+    assert shell.ok("verify", "--all", role="reader") == "2 runs, 12 events: no faults\n"
+    assert shell.json("verify", "o-1") == {"runs": 1, "events": 12, "faults": []}
+    with psycopg.connect(bench.database.owner, autocommit=True) as owner:
+        owner.execute("ALTER TABLE fencepost.calls DISABLE TRIGGER ALL")
+        owner.execute("UPDATE fencepost.calls SET receipt = 'forged'")
+    result = shell("verify", "--all")
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert f"run {run} of tenant shop: call " in result.stdout
+    assert "its receipt is 'forged'; its events say 'd-77'" in result.stdout
+    assert result.stdout.endswith("2 runs, 12 events: 1 fault\n")
+    (fault,) = shell.json("verify", "o-1", exit_code=1)["faults"]
+    assert fault["run"] == str(run)
+
+
+def test_what_to_verify_has_to_be_said(shell: Shell) -> None:
+    assert "name a RUN, or give --all" in shell.refused(2, "verify")
+    assert "name a RUN, or give --all" in shell.refused(2, "verify", "o-1", "--all")
+    assert "--all is every tenant's" in shell.refused(2, "verify", "--all", "--tenant", "shop")
+    assert shell.refused(2, "verify", "o-1") == "there is no run o-1"
+
+
 # -- whatever goes wrong ---------------------------------------------------------------------------------
 
 

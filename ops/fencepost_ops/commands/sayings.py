@@ -64,8 +64,8 @@ def _failed(event: Event, data: Mapping[str, Any]) -> str:
 
 
 def _later(event: Event, data: Mapping[str, Any]) -> str:
-    waits = "waits for another call of its key; " if data.get("waits") else ""
-    return f"{waits}{_words(event, data)} due {_after(event, data, 'ready_at')}".strip()
+    waits = "waits for another call of its key" if data.get("waits") else ""
+    return "; ".join(filter(None, [waits, _words(event, data), f"due {_after(event, data, 'ready_at')}"]))
 
 
 def _looked_up(event: Event, data: Mapping[str, Any]) -> str:
@@ -77,6 +77,11 @@ def _looked_up(event: Event, data: Mapping[str, Any]) -> str:
         return str(answer)
     said = [str(answer[name]) for name in ("answer", "receipt", "detail") if answer.get(name)]
     return f"{', '.join(said)}; due {_after(event, data, 'ready_at')}"
+
+
+def _filed(_: Event, data: Mapping[str, Any]) -> str:
+    receipt = f", receipt {data['receipt']}" if data["receipt"] else ""
+    return f"applied{receipt}" if data["applied"] else f"not applied: {data['code']}"
 
 
 def _stopped(_: Event, data: Mapping[str, Any]) -> str:
@@ -106,5 +111,5 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_RESULT_RECORDED: lambda _, data: f"receipt {data['receipt']}" if data["receipt"] else "",
     E.TOOL_ATTEMPT_FAILED: _failed,
     E.TOOL_LOOKUP_RECORDED: _looked_up,
-    E.EVIDENCE_FILED: lambda _, data: ("applied" if data["applied"] else "not applied") + f", {data['code']}",
+    E.EVIDENCE_FILED: _filed,
 }
