@@ -1,0 +1,300 @@
+"""What Postgres refuses of histories, keys and the outbox, and what each role may do at all."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from fencepost.clock import uuid7
+from fencepost.events import PROOFS, EventType
+from fencepost.ledger.schema import metadata
+from fencepost.outcomes import Applied
+from fencepost.states import OperationStatus
+from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
+from tests.integration.ledger_bench import TENANT, Bench, Fields
+
+RELAY, PRODUCER, READER = "fencepost_relay", "fencepost_producer", "fencepost_reader"
+
+
+class Settled:
+    """A run whose call was taken over and of which evidence was filed: it has all there is to attack."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.run = bench.start()
+        self.call = bench.debit(self.run, bench.order())
+        self.first, self.term = bench.dispatch(self.run, self.call)
+        bench.ahead(4)
+        bench.reconcile(self.run, self.call)
+        bench.one(bench.evidence(self.first, self.term, Applied('{"id":"r-1"}', "r-1")))
+        self.key = bench.call(self.call).operation
+
+
+@pytest.fixture(scope="module")
+def settled(module_bench: Bench) -> Settled:
+    return Settled(module_bench)
+
+
+@pytest.fixture
+def opened(module_bench: Bench) -> Iterator[Attack]:
+    with attack(module_bench) as opened:
+        yield opened
+
+
+# -- history -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("table", ["events", "evidence"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE fencepost.{} SET recorded_at = recorded_at + interval '1 s'",
+        "DELETE FROM fencepost.{}",
+        "TRUNCATE fencepost.{}",
+    ],
+)
+def test_history_is_neither_edited_nor_deleted_nor_truncated(
+    settled: Settled, opened: Attack, table: str, statement: str
+) -> None:
+    assert opened.force(f"SELECT count(*) FROM fencepost.{table}") != [(0,)]
+    assert opened.attempt(statement.format(table), role=WORKER) == "42501"
+    assert opened.attempt(statement.format(table), role=OPERATOR) == "42501"
+    assert opened.attempt(statement.format(table), role=OWNER) == "FP004"
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"owner": "x"}, {"fence": 99}, {"attempt": 2}, {"call": uuid7()}, {"run": uuid7()}, {"tenant": "x"}],
+)
+def test_evidence_is_of_an_attempt_that_was_started(
+    settled: Settled, opened: Attack, changed: Fields
+) -> None:
+    names = "tenant, id, run, call, attempt, owner, fence, applied, code, recorded_at"
+    filed: Fields = {
+        "tenant": TENANT,
+        "id": uuid7(),
+        "run": settled.run,
+        "call": settled.call,
+        "attempt": 1,
+        "owner": settled.term.owner,
+        "fence": settled.term.fence,
+    }
+    statement = f"INSERT INTO fencepost.evidence ({names}) VALUES ({'%s, ' * 7} true, 'x', now())"
+    assert opened.attempt(statement, *filed.values()) is None
+    for role in (WORKER, OWNER):
+        assert opened.attempt(statement, *(filed | changed).values(), role=role) == "FP002"
+
+
+def test_a_payload_cannot_hold_other_bytes_than_its_digest_names(settled: Settled, opened: Attack) -> None:
+    statement = "INSERT INTO fencepost.payloads VALUES (%s, %s, 'x')"
+    assert opened.attempt(statement, TENANT, "0" * 64) == "23514"
+    assert opened.attempt("UPDATE fencepost.payloads SET data = 'x'", role=OWNER) == "23514"
+
+
+# -- keys ----------------------------------------------------------------------------------------------
+
+
+def key_update(opened: Attack, settled: Settled, role: str | None = WORKER, **columns: Any) -> str | None:
+    names = ", ".join(f'"{name}" = %s' for name in columns)
+    statement = f"UPDATE fencepost.operations SET {names} WHERE key = %s"
+    return opened.attempt(statement, *columns.values(), settled.key, role=role)
+
+
+def key_put(opened: Attack, settled: Settled, **columns: Any) -> None:
+    names = ", ".join(f'"{name}" = %s' for name in columns)
+    opened.force(f"UPDATE fencepost.operations SET {names} WHERE key = %s", *columns.values(), settled.key)
+
+
+@pytest.mark.parametrize("status", sorted(OperationStatus))
+def test_a_key_is_handed_on_only_when_released_or_failed(
+    settled: Settled, opened: Attack, status: str
+) -> None:
+    free = status in {"released", "failed"}
+    key_put(opened, settled, status=status, doubt=False)
+    for role in (WORKER, OWNER):
+        assert key_update(opened, settled, role, call=uuid7(), status="open") == (None if free else "FP001")
+    key_put(opened, settled, doubt=True)
+    assert key_update(opened, settled, call=uuid7(), status="open") == "FP003"
+
+
+@pytest.mark.parametrize("kind", sorted(EventType))
+def test_a_key_leaves_doubt_only_by_a_proof_of_its_call(
+    settled: Settled, opened: Attack, kind: EventType
+) -> None:
+    key_put(opened, settled, status="open", doubt=True)
+    _, proof, _ = opened.event(settled.run, settled.call, kind)
+    _, theirs, _ = opened.event(settled.run, uuid7(), kind)
+    cleared: Fields = {"status": "completed", "doubt": False}
+    assert key_update(opened, settled, **cleared, proof=proof) == (None if kind in PROOFS else "FP003")
+    assert key_update(opened, settled, **cleared, proof=theirs) == "FP003"
+    assert key_update(opened, settled, **cleared) == "FP003"
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"tenant": "x"},
+        {"key": "x"},
+        {"scope": "x"},
+        {"first_sent_at": "2030-01-01T00:00:00Z"},
+        {"first_sent_at": None},
+    ],
+)
+def test_a_keys_identity_and_first_send_never_change(
+    settled: Settled, opened: Attack, columns: Fields
+) -> None:
+    for role in (WORKER, OWNER):
+        assert key_update(opened, settled, role, **columns) == "FP001"
+
+
+def test_keys_are_never_forgotten(opened: Attack) -> None:
+    for statement in ("DELETE FROM fencepost.operations", "TRUNCATE fencepost.operations"):
+        assert opened.attempt(statement) == "42501"
+        assert opened.attempt(statement, role=OWNER) == "FP004"
+
+
+# -- outbox --------------------------------------------------------------------------------------------
+
+
+def row_update(opened: Attack, subject: UUID, change: str, role: str | None = WORKER) -> str | None:
+    return opened.attempt(f"UPDATE fencepost.outbox SET {change} WHERE subject = %s", subject, role=role)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "generation = generation - 1",
+        "due_at = due_at + interval '1 s'",
+        "queue = 'planner'",
+        "worker = 'x'",
+        "fence = fence + 1",
+        "takeovers = takeovers + 1",
+        "subject = gen_random_uuid(), generation = generation + 1",
+        "kind = 'run', generation = generation + 1",
+        "run = gen_random_uuid(), generation = generation + 1",
+        "tenant = 'x', generation = generation + 1",
+    ],
+)
+def test_a_row_changes_only_with_a_new_generation(settled: Settled, opened: Attack, change: str) -> None:
+    for role in (WORKER, OWNER):
+        assert row_update(opened, settled.call, change, role) == "FP001"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "due_at = due_at - interval '1 s'",
+        "publish_at = now(), publish_count = publish_count + 1",
+        "due_at = due_at + interval '1 s', queue = 'dispatcher', generation = generation + 1",
+    ],
+)
+def test_what_anybody_may_do_to_a_row(settled: Settled, opened: Attack, change: str) -> None:
+    assert row_update(opened, settled.call, change) is None
+
+
+def test_an_open_subject_keeps_its_row(settled: Settled, opened: Attack) -> None:
+    delete = "DELETE FROM fencepost.outbox WHERE subject = %s"
+    for subject in (settled.run, settled.call):
+        for role in (WORKER, OWNER):
+            assert opened.attempt(delete, subject, role=role) is None, "judged at COMMIT, not before"
+            assert opened.attempt(delete, subject, role=role, deferred=True) == "FP001"
+
+
+def test_a_row_may_go_when_its_subject_has_ended_or_another_takes_its_place(
+    settled: Settled, opened: Attack
+) -> None:
+    opened.put("calls", settled.call, state="SUCCEEDED")
+    delete = "DELETE FROM fencepost.outbox WHERE subject = %s"
+    assert opened.attempt(delete, settled.call, deferred=True) is None
+    opened.put("calls", settled.call, state="UNKNOWN")
+    assert opened.attempt(delete, settled.call, deferred=True) == "FP001"
+    opened.connection.execute("DELETE FROM fencepost.outbox WHERE subject = %s", [settled.call])
+    opened.connection.execute(
+        "INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)"
+        " VALUES (%s, %s, 'call', %s, 99, 'reconciler', now(), now())",
+        [TENANT, settled.call, settled.run],
+    )
+    assert opened.attempt("SELECT 1", deferred=True) is None
+
+
+# -- roles ---------------------------------------------------------------------------------------------
+
+TABLES = sorted(table.name for table in metadata.sorted_tables)
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+ALL_READ = {(table, "SELECT") for table in TABLES}
+WRITES = {
+    ("runs", "UPDATE"),
+    *(("calls", verb) for verb in ("INSERT", "UPDATE")),
+    *(("operations", verb) for verb in ("INSERT", "UPDATE")),
+    *(("outbox", verb) for verb in ("INSERT", "UPDATE", "DELETE")),
+    *(("workers", verb) for verb in ("INSERT", "UPDATE")),
+    *((table, "INSERT") for table in ("events", "evidence", "payloads")),
+}
+MAY = {
+    WORKER: ALL_READ | WRITES,
+    OPERATOR: ALL_READ | WRITES,
+    READER: ALL_READ,
+    RELAY: {("outbox", "SELECT"), ("workers", "SELECT")},
+    PRODUCER: {("runs", "SELECT")},
+}
+
+
+@pytest.mark.parametrize("role", sorted(MAY))
+def test_a_role_may_do_what_it_needs_and_no_more(opened: Attack, role: str) -> None:
+    asked = "SELECT has_table_privilege(%s, %s, %s)"
+    granted = {
+        (table, verb)
+        for table in TABLES
+        for verb in VERBS
+        if opened.force(asked, role, f"fencepost.{table}", verb) == [(True,)]
+    }
+    assert granted == MAY[role]
+
+
+def test_the_relay_changes_three_columns_of_the_outbox_and_reads_no_business(
+    settled: Settled, opened: Attack
+) -> None:
+    columns = [c.name for c in metadata.tables["fencepost.outbox"].columns]
+    may = {c for c in columns if row_update(opened, settled.call, f"{c} = {c}", RELAY) is None}
+    assert may == {"publish_at", "publish_count", "due_at"}
+    for table in ("runs", "calls", "events", "payloads", "operations", "evidence"):
+        assert opened.attempt(f"SELECT 1 FROM fencepost.{table}", role=RELAY) == "42501"
+
+
+def test_a_producers_login_enqueues_and_sees_runs_and_nothing_else(
+    module_bench: Bench, settled: Settled
+) -> None:
+    run = module_bench.start()
+    with psycopg.connect(module_bench.database.dsns["producer"], autocommit=True) as connection:
+        found = connection.execute("SELECT id FROM fencepost.runs WHERE id = %s", [run]).fetchall()
+        assert found == [(run,)]
+        forbidden = [f"SELECT 1 FROM fencepost.{t}" for t in TABLES if t != "runs"]
+        forbidden += [f"{verb} fencepost.runs" for verb in ("DELETE FROM", "TRUNCATE")]
+        forbidden += ["UPDATE fencepost.runs SET status = 'COMPLETED'", "CREATE TABLE fencepost.mine ()"]
+        forbidden += [
+            "INSERT INTO fencepost.outbox DEFAULT VALUES",
+            "DROP FUNCTION fencepost.guard_run() CASCADE",
+        ]
+        for statement in forbidden:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(statement)
+
+
+@pytest.mark.parametrize("role", [RELAY, READER, "public"])
+def test_others_cannot_enqueue(opened: Attack, role: str) -> None:
+    signature = "fencepost.enqueue_run(text,text,text,integer,text,jsonb,interval,jsonb,text,uuid)"
+    assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
+
+
+@pytest.mark.parametrize("role", sorted(MAY))
+def test_no_role_creates_or_drops_anything(opened: Attack, role: str) -> None:
+    for statement in (
+        "CREATE TABLE fencepost.mine ()",
+        "DROP TABLE fencepost.events CASCADE",
+        "ALTER TABLE fencepost.calls DISABLE TRIGGER guard_call",
+        "CREATE OR REPLACE FUNCTION fencepost.now() RETURNS timestamptz LANGUAGE sql AS 'SELECT now()'",
+        "SET LOCAL session_replication_role = replica",
+        "UPDATE fencepost.clock SET ahead = '1 year'",
+    ):
+        assert opened.attempt(statement, role=role) == "42501"
