@@ -2,16 +2,22 @@
 
 import hashlib
 from collections.abc import Iterator
+from datetime import timedelta
 from unittest.mock import patch
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from fencepost import commands as c
 from fencepost.clock import uuid7
+from fencepost.errors import NotFound, UsageError
+from fencepost.ledger import listings
 from fencepost.ledger.connect import connect
+from fencepost.ledger.find import find_call, find_run, id_range
 from fencepost.ledger.reads import payload, plan_contexts, prepare
-from fencepost.outcomes import Applied
+from fencepost.outcomes import Applied, Unsure
+from fencepost.recovery import Answer, LookupAnswer
 from fencepost_ops.database import LedgerDatabase
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
 
@@ -104,3 +110,141 @@ def test_the_owner_of_a_lease_is_named_only_once_its_row_is_due(bench: Bench) ->
         due = prepare(connection, [(TENANT, call)])[call]
         assert (due.owner, due.fence) == (term.owner, term.fence)
         assert due.request is not None
+
+
+# -- what people read ---------------------------------------------------------------------------------------
+
+
+def unknown(bench: Bench, run: UUID, call: UUID) -> None:
+    term = bench.term()
+    send = bench.one(bench.claim_call(run, call, term))
+    assert isinstance(send, c.Send), send
+    assert bench.one(bench.outcome(send, term, Unsure("timeout", "no answer"))) == c.Done("UNKNOWN")
+
+
+def test_a_history_holds_all_that_belongs_to_a_run(bench: Bench) -> None:
+    run = bench.enqueue()
+    (call,) = bench.plan(run, ("wallet.debit", {"order": "o-1"}))
+    unknown(bench, run, call)
+    late = c.FileEvidence(
+        id=uuid7(),
+        tenant=TENANT,
+        run=run,
+        call=call,
+        attempt=1,
+        term=term_of_attempt(bench, call),
+        outcome=Applied('{"id":"d-9"}', "d-9"),
+    )
+    assert bench.one(late) == c.Done("UNKNOWN")
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        found = listings.history(connection, TENANT, run)
+        assert listings.history(connection, "other", run) is None
+        assert found is not None
+    assert (found.run.id, [one.id for one in found.calls]) == (run, [call])
+    assert [event.seq for event in found.events] == list(range(1, found.run.seq + 1))
+    assert {step.subject: step.queue for step in found.steps} == {run: "planner", call: "reconciler"}
+    assert [(one.attempt, one.applied, one.receipt) for one in found.evidence] == [(1, True, "d-9")]
+    assert found.workers[bench.worker].pid == 1
+    assert found.now > found.run.created_at
+
+
+def term_of_attempt(bench: Bench, call: UUID) -> c.Term:
+    ((owner, fence),) = bench.sql(
+        "SELECT worker, fence FROM fencepost.events WHERE call = %s AND type = 'ToolAttemptStarted'", call
+    )
+    return c.Term(owner, fence)
+
+
+def test_an_unresolved_call_says_since_when_what_was_sent_and_what_was_answered(bench: Bench) -> None:
+    run = bench.enqueue()
+    (call,) = bench.plan(run, ("wallet.debit", {"order": "o-1"}))
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert listings.unresolved(connection) == []
+        unknown(bench, run, call)
+        term = bench.term()
+        ask = bench.one(bench.claim_doubt(run, call, term))
+        assert isinstance(ask, c.Ask), ask
+        answer = LookupAnswer(Answer.UNCLEAR, ask.asked_at, None, None, "503 from the wallet")
+        record = c.RecordLookup(id=uuid7(), tenant=TENANT, run=run, term=term, call=call, answer=answer)
+        assert bench.one(record) == c.Done("UNKNOWN")
+        (found,) = listings.unresolved(connection)
+        marked = "SELECT recorded_at FROM fencepost.events WHERE type = 'ToolOutcomeMarkedUnknown'"
+        assert (found.call, found.run_key, found.state, found.doubt) == (call, "o-1", "UNKNOWN", True)
+        assert [(found.since,)] == bench.sql(marked)
+        assert found.request is not None
+        assert "/debits" in found.request
+        assert found.lookup is not None
+        assert "503 from the wallet" in found.lookup
+        assert (found.queue, found.asks) == ("reconciler", 1)
+        assert listings.unresolved(connection, tenant="other") == []
+
+
+def test_unresolved_calls_are_found_without_reading_the_settled_ones(bench: Bench) -> None:
+    parameters = {"tenant": None, "limit": 100}
+    bench.sql("SET enable_seqscan = off")
+    plan = bench.owner.execute("EXPLAIN " + listings._UNRESOLVED, parameters).fetchall()
+    assert any("calls_open" in line for (line,) in plan)
+
+
+def test_the_oldest_due_row_of_each_queue_is_told(bench: Bench) -> None:
+    first, _ = bench.enqueue("o-1"), bench.enqueue("o-2")
+    (call,) = bench.plan(first, ("wallet.debit", {"order": "o-1"}))
+    with connect(bench.database.dsns["relay"], "test", autocommit=True) as connection:
+        found = {info.queue: info for info in listings.queues(connection)}
+    assert (found["planner"].rows, found["planner"].due) == (2, 1)
+    oldest = "SELECT due_at FROM fencepost.outbox WHERE subject = %s"
+    assert [(found["dispatcher"].oldest_due_at,)] == bench.sql(oldest, call)
+    assert found["planner"].next_due_at is not None
+
+
+def test_runs_are_overdue_when_their_step_has_been_due_for_a_minute(bench: Bench) -> None:
+    run = bench.enqueue()
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert listings.list_runs(connection, stuck=True) == []
+        bench.ahead(listings.OVERDUE.total_seconds() + 1)
+        (found,) = listings.list_runs(connection, stuck=True)
+        assert found.run_id == run
+        assert listings.now(connection) - found.created_at > timedelta(minutes=1)
+
+
+def test_a_producer_sees_runs_and_nothing_else(bench: Bench) -> None:
+    run = bench.enqueue()
+    with connect(bench.database.dsns["producer"], "test", autocommit=True) as connection:
+        assert [info.run_id for info in listings.list_runs(connection)] == [run]
+        assert [info.run_id for info in listings.runs_by_id(connection, [run, uuid7()])] == [run]
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            listings.history(connection, TENANT, run)
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            listings.unresolved(connection)
+
+
+def test_a_run_key_goes_before_an_id_that_begins_like_it(bench: Bench) -> None:
+    run = bench.enqueue("o-1")
+    other = bench.enqueue(str(run)[:8])
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert find_run(connection, str(run)[:8]) == (TENANT, other)
+        assert find_run(connection, str(run)[:13]) == (TENANT, run)
+        assert find_run(connection, str(run), TENANT) == (TENANT, run)
+        with pytest.raises(NotFound, match="there is no run"):
+            find_run(connection, str(run), "other")
+
+
+def test_a_call_is_found_by_the_unique_beginning_of_its_id(bench: Bench) -> None:
+    run = bench.enqueue()
+    a, b = bench.plan(run, ("wallet.debit", {"order": "o-1"}), ("wallet.note", {"order": "o-1"}))
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert find_call(connection, str(a)).call == a
+        assert find_call(connection, str(b).upper()).run == run
+        with pytest.raises(UsageError, match=r"names several calls: .*wallet\.debit.* give more of the id"):
+            find_call(connection, str(a)[:8])
+        for absent in ("0000", "xyz", "", str(a)[:3], str(a) + "0"):
+            with pytest.raises(NotFound, match="there is no call"):
+                find_call(connection, absent)
+
+
+def test_the_beginning_of_an_id_spans_all_ids_that_begin_with_it() -> None:
+    low, high = id_range(" 01A2-b3 ")
+    assert str(low) == "01a2b300-0000-0000-0000-000000000000"
+    assert str(high) == "01a2b3ff-ffff-ffff-ffff-ffffffffffff"
+    assert id_range("o-1") == (None, None)
+    assert id_range("123") == (None, None)

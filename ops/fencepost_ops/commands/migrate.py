@@ -17,12 +17,17 @@ def migrate(session: Session, as_json: bool) -> None:
 
     As the database's owner. Safe to run twice, or by several at once.
     """
+    from sqlalchemy.exc import DBAPIError
+
     from fencepost.ledger.migrate import upgrade
 
     with session.connection():
         pass  # a wrong DSN or login is said in the words every command has for it
     with session.errors():
-        done = upgrade(session.settings("dsn").dsn)
+        try:
+            done = upgrade(session.settings("dsn").dsn)
+        except DBAPIError as error:
+            raise (error.orig or error) from error
     if as_json:
         print_json(done)
     elif done.before == done.after:

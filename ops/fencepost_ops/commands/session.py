@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import click
 import psycopg
-from sqlalchemy.exc import DBAPIError
 
 from fencepost import Client
 from fencepost.app import App, load_app
@@ -53,10 +52,6 @@ class Session:
             yield
         except psycopg.Error as error:
             raise self._explained(error) from error
-        except DBAPIError as error:
-            if not isinstance(error.orig, psycopg.Error):
-                raise
-            raise self._explained(error.orig) from error
 
     def _explained(self, error: psycopg.Error) -> Exception:
         dsn = self.settings().dsn

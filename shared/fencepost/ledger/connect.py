@@ -83,12 +83,8 @@ class Pool:
 
 
 def translate(error: psycopg.Error, dsn: str) -> Exception:
-    """The one place where a Postgres error becomes one of ours; what needs no translation is returned as it
-    is.
-    """
-    text = str(error).strip().splitlines()
-    reason = text[-1] if text else type(error).__name__
-    where = redact(dsn)
+    """The one place where a Postgres error becomes one of ours; one that needs no translation comes back."""
+    reason, where = _reason(error), redact(dsn)
     if isinstance(
         error,
         psycopg.errors.UndefinedTable | psycopg.errors.UndefinedFunction | psycopg.errors.InvalidSchemaName,
@@ -99,7 +95,7 @@ def translate(error: psycopg.Error, dsn: str) -> Exception:
             f"the ledger at {where} is of another version: run `fencepost migrate` first ({reason})"
         )
     if isinstance(error, psycopg.errors.InsufficientPrivilege):
-        return UsageError(f"this login may not do that at {where}: {text[0]}; use the DSN of another role")
+        return UsageError(f"this login may not do that at {where}: {reason}; use the DSN of another role")
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         if "authentication failed" in reason or "does not exist" in reason:
             return UsageError(f"Postgres at {where} refuses the login: {reason}; check FENCEPOST_DSN")
@@ -107,3 +103,9 @@ def translate(error: psycopg.Error, dsn: str) -> Exception:
     if error.sqlstate in ("57P01", "57P02", "57P03", "53300"):
         return Unreachable(f"Postgres at {where} is not accepting work: {reason}")
     return error
+
+
+def _reason(error: psycopg.Error) -> str:
+    """The server's own sentence, or the last line of libpq's that is not indented: those are hints."""
+    lines = [line for line in str(error).splitlines() if line.strip() and not line[0].isspace()]
+    return error.diag.message_primary or (lines[-1] if lines else type(error).__name__)
