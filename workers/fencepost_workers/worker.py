@@ -129,6 +129,8 @@ class Worker:
             log.warning("connections to downstreams did not close in time")
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_WITHIN_S)
+        if not self._thread.is_alive():
+            self.loop.close()
 
 
 class Pulses:
