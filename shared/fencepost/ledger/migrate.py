@@ -5,6 +5,7 @@ wait.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from threading import Lock
 
 from alembic import command
 from alembic.config import Config
@@ -44,12 +45,15 @@ def _connect(dsn: str) -> Connection:
         raise Unreachable(f"cannot reach Postgres at {redact(dsn)}: {reason}") from error
 
 
+_ALEMBIC = Lock()  # it keeps the migration under way in globals of its modules
+
+
 def upgrade(dsn: str, *, movable_clock: bool = False) -> Migrated:
     """Migrate to the newest revision as the database's owner. With `movable_clock` (tests and drills only)
     the database gets a clock that can be moved ahead. Raises `Unreachable`.
     """
     config = _config()
-    with _connect(dsn) as connection, connection.begin():
+    with _ALEMBIC, _connect(dsn) as connection, connection.begin():
         before = _revision(connection)
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
