@@ -1,11 +1,15 @@
 """The command line against real Postgres: what it prints, what it refuses, and its exit codes."""
 
+import fcntl
 import json
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -569,3 +573,41 @@ def test_a_pipe_gets_plain_text(bench: Bench, shell: Shell, env: dict[str, str])
     out, _ = child.communicate(timeout=60)
     assert child.returncode == 0
     assert "\x1b" not in out
+
+
+def on_terminal(shell: Shell, *args: str, stdin: str = "", **env: str) -> str:
+    """What a process writes to a terminal of 100 columns."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 100, 0, 0))
+    child = process(shell, *args, stdout=terminal, stderr=terminal, env={"TERM": "xterm", **env})
+    os.close(terminal)
+    assert child.stdin is not None
+    child.stdin.write(stdin)
+    child.stdin.close()
+    told = b""
+    try:
+        while piece := os.read(controller, 65536):
+            told += piece
+    except OSError:  # the terminal's last writer is gone
+        pass
+    os.close(controller)
+    assert child.wait(timeout=60) in (0, 1)
+    return told.decode()
+
+
+def test_a_terminal_sees_how_far_many_runs_are(bench: Bench, shell: Shell) -> None:
+    text = lines(*(order(f"o-{n}") for n in range(60)))
+    told = on_terminal(shell, "enqueue", "p", *OPTIONS, stdin=text)
+    assert "enqueueing" in told
+    assert "60/60" in told
+    assert "60 created" in told
+    assert "enqueueing" not in on_terminal(shell, "enqueue", "p", *OPTIONS, stdin=lines(order("o-1")))
+
+
+def test_colours_are_for_terminals_that_want_them(bench: Bench, shell: Shell) -> None:
+    bench.enqueue("o-1")
+    shell.ok("cancel", "o-1", "--reason", "not wanted")
+    assert "\x1b[33mSTOPPED" in on_terminal(shell, "runs")
+    plain = on_terminal(shell, "runs", NO_COLOR="1")
+    assert "STOPPED" in plain
+    assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", plain)
