@@ -63,6 +63,7 @@ blind = app.dependency("blind", _URL, **_IMPATIENT)
 mail = app.dependency("mail", _URL, **_IMPATIENT)
 local = app.dependency("local", **_TIMES)
 hasty = app.dependency("hasty", **{**_TIMES, "per_attempt": timedelta(milliseconds=1500)})
+deadly = app.dependency("deadly", **{**_TIMES, "attempts": 2})
 patient = app.dependency("patient", _URL, **{**_TIMES, "per_attempt": 9 * SECOND})
 
 UNSEEN = Contract(
@@ -193,22 +194,25 @@ _RESULTS: dict[str, Any] = {
     "nan": {"id": "r-nan", "number": float("nan"), "low": float("-inf"), "high": float("inf")},
     "surrogate": {"id": "r-half", "text": "half \ud83d of it"},
 }
+_RECEIPT = {"id": "deed"}
 
 
-def _effect(tool: str, attempt: Attempt) -> str:
+def _effect(service: str, attempt: Attempt, result: dict[str, Any]) -> None:
     """Make the effect: one line, appended in one write, that outlives this process."""
-    line = json.dumps({"tool": tool, "key": attempt.operation_key, "attempt": attempt.number, "call": attempt.call})
+    whose = {"service": service, "key": attempt.operation_key, "call": attempt.call, "attempt": attempt.number}
+    line = json.dumps({**whose, "receipt": result["id"], "at": time.time()})
     with (FOLDER / "deeds").open("a") as book:
         book.write(line + "\n")
-    return f"deed-{attempt.number}"
 
 
-def _end(deed: Deed, receipt: str) -> Any:
-    if deed.then == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
+def _end(deed: Deed) -> Any:
     if deed.then == "raise":
         raise RuntimeError("broke\x00 with NaN and \ud83d")
-    return _RESULTS.get(deed.then, {"id": receipt})
+    return _result(deed)
+
+
+def _result(deed: Deed) -> dict[str, Any]:
+    return _RESULTS.get(deed.then, _RECEIPT)
 
 
 @local.python("local.do", effect=Effect.IRREVERSIBLE, intent=lambda a: ("do", a.reference))
@@ -216,17 +220,17 @@ def do(args: Deed, attempt: Attempt) -> Any:
     """In a thread."""
     if args.then == "refuse":
         raise NotApplied("nothing\x00 was done")
-    receipt = _effect("local.do", attempt)
+    _effect("local", attempt, _result(args))
     time.sleep(args.hundredths / 100)
-    return _end(args, receipt)
+    return _end(args)
 
 
 @local.python("local.await", effect=Effect.IRREVERSIBLE, intent=lambda a: ("await", a.reference))
 async def wait(args: Deed, attempt: Attempt) -> Any:
     """On the event loop."""
-    receipt = _effect("local.await", attempt)
+    _effect("local", attempt, _result(args))
     await asyncio.sleep(args.hundredths / 100)
-    return _end(args, receipt)
+    return _end(args)
 
 
 def _hog(hundredths: int) -> None:
@@ -237,9 +241,9 @@ def _hog(hundredths: int) -> None:
 @patient.python("patient.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
 def hog(args: Deed, attempt: Attempt) -> Any:
     """Within its attempt, but for several times the TTL of its worker's stamp."""
-    receipt = _effect("patient.hog", attempt)
+    _effect("patient", attempt, _RECEIPT)
     _hog(args.hundredths)
-    return {"id": receipt}
+    return _RECEIPT
 
 
 REPEATABLE = Contract(
@@ -248,13 +252,13 @@ REPEATABLE = Contract(
 )
 
 
-def _first(tool: str, attempt: Attempt) -> bool:
+def _first(service: str, attempt: Attempt) -> bool:
     """Make the effect unless its key had it already; whether it was made now."""
     try:
-        (FOLDER / f"{tool}-{attempt.operation_key}").touch(exist_ok=False)
+        (FOLDER / f"key-{attempt.operation_key}").touch(exist_ok=False)
     except FileExistsError:
         return False
-    _effect(tool, attempt)
+    _effect(service, attempt, _RECEIPT)
     return True
 
 
@@ -263,18 +267,18 @@ def _first(tool: str, attempt: Attempt) -> bool:
 )
 async def hog_loop(args: Deed, attempt: Attempt) -> Any:
     """Longer than its attempt may take, on the loop itself, the first time."""
-    if _first("hasty.hog", attempt):
+    if _first("hasty", attempt):
         _hog(args.hundredths)
-    return {"id": "deed"}
+    return _RECEIPT
 
 
-@local.python(
-    "local.again", effect=Effect.IRREVERSIBLE, intent=lambda a: ("again", a.reference), contract=REPEATABLE
+@deadly.python(
+    "deadly.do", effect=Effect.IRREVERSIBLE, intent=lambda a: ("again", a.reference), contract=REPEATABLE
 )
 def again(args: Deed, attempt: Attempt) -> Any:
-    """Deduplicates by its key, and kills its process each time if asked to."""
-    _first("local.again", attempt)
-    return _end(args, "deed")
+    """Kills its process after the effect, and at every repeat."""
+    _first("deadly", attempt)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 # -- planners -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ Nothing here sleeps for a fixed time: `until` looks at a condition until it hold
 import json
 import os
 import signal
+import subprocess
 import sys
 import time
 import uuid
@@ -27,9 +28,11 @@ from fencepost.ledger.listings import History
 from fencepost.subjects import Call
 from fencepost.testing import parse_faults
 from fencepost.tools import OnStop
+from fencepost_ops.checker import TOLERANCE, check
 from fencepost_ops.fleet import Fleet, FleetOptions
 from fencepost_ops.sandbox.book import Book
 from fencepost_ops.sandbox.process import SandboxProcess
+from tests.acceptance.books import Books, read_deeds
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 30.0
@@ -92,7 +95,8 @@ class Stage:
     tenant: str = "t"
     sent: list[UUID] = field(default_factory=list)
     """The runs of the current test."""
-    forgiven: set[str] = field(default_factory=set)
+    tolerance: timedelta = TOLERANCE
+    """How far the services' clock may be behind the ledger's."""
 
     # -- runs --
 
@@ -236,13 +240,19 @@ class Stage:
         """How many requests for an effect there were under a reference."""
         return sum(request.reference == reference for request in self.book.requests())
 
-    def deeds(self) -> list[dict[str, Any]]:
-        """The effects of Python tools."""
-        book = self.folder / "deeds"
-        return [json.loads(line) for line in book.read_text().splitlines()] if book.exists() else []
+    def books(self) -> Books:
+        return Books(self.book, self.folder / "deeds")
 
     def deeds_of(self, call: Call) -> int:
-        return sum(deed["key"] == call.operation for deed in self.deeds())
+        """How many effects the Python tool of a call had under its key."""
+        return sum(deed.key == call.operation for deed in read_deeds(self.folder / "deeds"))
+
+    def verdict(self, *, whole: bool = False) -> list[str]:
+        """What the checker has against the runs of this test, or against everything there is."""
+        runs = None if whole else self.sent
+        with psycopg.connect(self.fleet.database.dsns["reader"], autocommit=True) as reader:
+            report = check(reader, self.books(), settled=True, runs=runs, tolerance=self.tolerance)
+        return [f"{v.invariant}: {wrong.message}" for v in report.verdicts for wrong in v.violations]
 
     # -- faults --
 
@@ -304,6 +314,12 @@ class Stage:
         """Await that a process of the role is stopped; its pid."""
         return until(f"a frozen {role}", lambda: next(filter(is_frozen, self.fleet.pids(role).values()), 0))
 
+    def dying_relay(self, point: str) -> subprocess.Popen[bytes]:
+        """A further relay, which dies at a point once it has rows; the others should be frozen."""
+        env = {**os.environ, **self.fleet.env("relay"), "FENCEPOST_FAULT": f"{point}=crash"}
+        command = [sys.executable, "-m", "fencepost_relay"]
+        return subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+
     def wake_all(self) -> None:
         for pid in self.fleet.pids().values():
             if is_frozen(pid):
@@ -334,13 +350,3 @@ def staged(folder: Path, *, env: Mapping[str, str] | None = None, **options: Any
         with Fleet(asked) as fleet:
             fleet.wait_ready()
             yield Stage(fleet, folder)
-
-
-def connection_of(dsn: str) -> psycopg.Connection[Any]:
-    """A session of the test's own, autocommit."""
-    return psycopg.connect(dsn, autocommit=True)
-
-
-def python(*arguments: str) -> list[str]:
-    """A command line of this interpreter."""
-    return [sys.executable, *arguments]

@@ -61,8 +61,9 @@ def test_a_lost_letter_waits_for_a_person_and_is_never_sent_again(stage: Stage) 
     run = stage.send([step("mail.send", "letter", reference=reference)], deadline_s=4)
     call = stage.until_state(run, "letter", "NEEDS_REPAIR")
     until("the run's deadline", lambda: stage.status(run) == "STOPPING" or stage.status(run) == "COMPENSATING")
+    (letter,) = stage.book.effects("mail", key=call.operation)
     with stage.client("operator") as client:
-        client.repair(call.id, "SUCCEEDED", by="person:tester", reason="it arrived", receipt="seen")
+        client.repair(call.id, "SUCCEEDED", by="person:tester", reason="it arrived", receipt=letter.id)
     assert stage.ended(run) == ["STOPPED"]
     assert (stage.requests(reference), stage.effects(reference)) == (1, ["message"])
 

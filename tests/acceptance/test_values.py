@@ -40,7 +40,7 @@ def test_an_error_is_kept_whatever_it_says(stage: Stage) -> None:
     (unknown,) = stage.events(run, "ToolOutcomeMarkedUnknown")
     assert "broke\\u0000" in unknown.data["message"]
     with stage.client("operator") as client:
-        client.repair(call.id, "SUCCEEDED", by="person:tester", reason="it did", receipt="seen")
+        client.repair(call.id, "SUCCEEDED", by="person:tester", reason="it did", receipt="deed")
     assert stage.ended(run) == ["COMPLETED"]
 
 

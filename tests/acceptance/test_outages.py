@@ -1,0 +1,115 @@
+"""Servers and whole processes go away under load and come back: everything settles, nothing is done twice."""
+
+import itertools
+import os
+import signal
+from uuid import UUID
+
+import pytest
+import redis
+
+from tests.acceptance.stage import Stage, is_frozen, step, until
+
+_numbers = itertools.count(1)
+
+ORDER = ["debit", "reservation", "shipment"]
+
+
+def orders(stage: Stage, count: int) -> dict[str, UUID]:
+    """So many orders, each step of which takes a while."""
+    name = f"outage-{next(_numbers)}"
+    stage.sandbox.fault("delay_before", reference_prefix=name, delay_s=0.2)
+    return {f"{name}-{n}": stage.order(f"{name}-{n}") for n in range(count)}
+
+
+def all_settle(stage: Stage, sent: dict[str, UUID]) -> None:
+    assert stage.ended(*sent.values(), within_s=45) == ["COMPLETED"] * len(sent)
+    assert {reference: sorted(stage.effects(reference)) for reference in sent} == dict.fromkeys(sent, ORDER)
+
+
+def done(stage: Stage, sent: dict[str, UUID]) -> int:
+    statement = "SELECT count(*) FROM fencepost.runs WHERE id = ANY(%s) AND status = 'COMPLETED'"
+    return int(stage.value(statement, list(sent.values())))
+
+
+def under_way(stage: Stage, sent: dict[str, UUID]) -> None:
+    statement = "SELECT count(*) FROM fencepost.calls WHERE run = ANY(%s) AND state = 'DISPATCHING'"
+    until("calls in flight", lambda: stage.value(statement, list(sent.values())) > 0)
+
+
+def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:
+    sent = orders(stage, 15)
+    under_way(stage, sent)
+    with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
+        while done(stage, sent) < len(sent) // 2:
+            client.flushall()
+        client.flushall()
+    all_settle(stage, sent)
+
+
+def test_a_killed_redis_costs_time_only(stage: Stage) -> None:
+    sent = orders(stage, 15)
+    under_way(stage, sent)
+    os.kill(stage.fleet.valkey.pid, signal.SIGKILL)
+    until("a dead Valkey", lambda: not stage.fleet.valkey.is_alive())
+    late = orders(stage, 2)  # taken while it is away
+    assert stage.fleet.mend() == ["Valkey"]
+    all_settle(stage, sent | late)
+
+
+def test_a_crashed_postgres_costs_time_only(stage: Stage) -> None:
+    sent = orders(stage, 15)
+    under_way(stage, sent)
+    os.kill(stage.fleet.postgres.pid, signal.SIGQUIT)
+    until("a dead Postgres", lambda: not stage.fleet.postgres.is_alive())
+    assert stage.fleet.mend() == ["Postgres"]
+    all_settle(stage, sent)
+
+
+def test_one_of_two_relays_is_enough(stage: Stage) -> None:
+    sent = orders(stage, 15)
+    under_way(stage, sent)
+    stage.fleet.kill("relay-1")
+    until("half of it done", lambda: done(stage, sent) > len(sent) // 2)
+    stage.fleet.signal("relay-2", signal.SIGSTOP)
+    all_settle(stage, sent)
+
+
+@pytest.mark.parametrize("point", ["relay.after_take", "relay.after_publish"])
+def test_a_relay_costs_a_republish_at_most_when_it_dies_at(stage: Stage, point: str) -> None:
+    for relay in ("relay-1", "relay-2"):
+        pid = stage.fleet.signal(relay, signal.SIGSTOP)
+        until("a frozen relay", lambda pid=pid: is_frozen(pid))  # type: ignore[misc]
+    reference = f"outage-{next(_numbers)}"
+    run = stage.order(reference)
+    with stage.dying_relay(point) as relay_that_dies:
+        assert relay_that_dies.wait(20) == -signal.SIGKILL
+    assert stage.status(run) in {"QUEUED", "PLANNING", "ACTING"}
+    stage.wake_all()
+    assert stage.ended(run) == ["COMPLETED"]
+    assert sorted(stage.effects(reference)) == ORDER
+
+
+def test_a_drain_of_every_worker_wastes_no_attempt(stage: Stage) -> None:
+    """SIGTERM under load: what is in flight is finished and recorded, what is unclaimed is handed back."""
+    name = f"outage-{next(_numbers)}"
+    until("a whole fleet", stage.whole)
+    stage.sandbox.fault("delay_before", reference_prefix=name, delay_s=0.3)
+    sent = {
+        f"{name}-{n}": stage.send(
+            [step("bank.debit", "one", reference=f"{name}-{n}")],
+            [step("bank.debit", "two", reference=f"{name}-{n}-b"), step("local.await", "x", reference=f"{name}-{n}", hundredths=20)],
+        )
+        for n in range(20)
+    }
+    for worker in ("planner-1", "dispatcher-1", "reconciler-1", "compensator", "dispatcher-2", "planner-2", "reconciler-2"):
+        under_way(stage, sent)
+        role = worker.partition("-")[0]
+        until(f"another {role}", lambda role=role: len(stage.pids(role)) == stage.fleet.count(role))  # type: ignore[misc]
+        stage.fleet.signal(worker, signal.SIGTERM)
+        if done(stage, sent) == len(sent):
+            break
+    assert stage.ended(*sent.values(), within_s=45) == ["COMPLETED"] * len(sent)
+    events = [event for run in sent.values() for event in stage.events(run)]
+    assert [e for e in events if e.type in {"ToolOutcomeMarkedUnknown", "ModelOutcomeUnknown", "ToolAttemptFailed"}] == []
+    assert max(event.attempt or 0 for event in events) == 1
