@@ -13,7 +13,7 @@ from uuid import UUID
 from fencepost import commands as c
 from fencepost.decide.fold import Known, Presented, Row
 from fencepost.events import PROOFS, Event
-from fencepost.ledger.apply import Folding
+from fencepost.ledger.folding import Folding
 from fencepost.ledger.load import Key, Loaded
 from fencepost.machine import evolve, next_row
 from fencepost.operations import Operation

@@ -101,7 +101,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
 
 
 def _defer(fold: Fold, call: Call, fence: int, *, waits: bool) -> Answer:
-    # At the run's deadline its planner stops the run; past it, a second at a time, so that nothing spins meanwhile.
+    # At the run's deadline its planner stops it; past it, a second at a time, so that nothing spins.
     again = max(fold.run.deadline, fold.now + _LATE_PAUSE)
     body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence}
     fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)

@@ -12,27 +12,17 @@ import logging
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import timedelta
-from typing import Any
-from uuid import UUID
 
 import psycopg
 
 from fencepost import commands as c
-from fencepost.decide import compensate, dispatch, offices, planning, reconcile
-from fencepost.decide.again import again
-from fencepost.decide.fold import Fold, Known, Presented, Row
+from fencepost.decide.fold import Known
 from fencepost.errors import Unreachable
-from fencepost.events import Event, EventType, chain_hash
 from fencepost.ledger.connect import Pool
-from fencepost.ledger.load import Loaded, load
-from fencepost.ledger.write import CountMismatchError, Writing, write
-from fencepost.machine import next_row
-from fencepost.projection import projection_hash, seal
-from fencepost.recovery import Evidence
-from fencepost.states import Queue
-from fencepost.subjects import Call, Run, View
+from fencepost.ledger.folding import Folding
+from fencepost.ledger.load import load
+from fencepost.ledger.write import CountMismatchError, write
 from fencepost.testing import fault
 
 log = logging.getLogger(__name__)
@@ -42,34 +32,9 @@ _RERUN_AFTER_S = 0.05  # times a random number: two that deadlocked do not meet 
 _RERUN_STATES = ("40P01", "40001", "55P03")  # deadlock, serialisation, lock timeout
 _REFUSED_STATES = ("22", "23", "54", "FP")  # values, constraints, limits, guards
 
-Decide = Callable[[Fold, Any], c.Answer]
-_DECIDE: dict[type[c.Command], Decide] = {
-    c.ClaimRun: planning.claim_run,
-    c.RecordTurn: planning.record_turn,
-    c.RecordPlanLost: planning.record_plan_lost,
-    c.ClaimCall: dispatch.claim_call,
-    c.RecordOutcome: dispatch.record_outcome,
-    c.ClaimDoubt: reconcile.claim_doubt,
-    c.RecordLookup: reconcile.record_lookup,
-    c.ClaimStopped: compensate.claim_stopped,
-    c.RecordCompensation: compensate.record_compensation,
-    c.RequestCancel: offices.request_cancel,
-    c.DecideRepair: offices.decide_repair,
-    c.FileEvidence: offices.file_evidence,
-    c.Sweep: offices.sweep,
-}
-_QUEUE_OF: dict[type[c.Command], Queue] = {
-    c.ClaimRun: Queue.PLANNER,
-    c.ClaimCall: Queue.DISPATCHER,
-    c.ClaimDoubt: Queue.RECONCILER,
-    c.ClaimStopped: Queue.COMPENSATOR,
-}
-
 
 class Ledger:
-    """The write side of the ledger for one process: its pool, what it knows, and whom it tells after a
-    commit.
-    """
+    """The write side of the ledger for one process: its pool, what it knows, whom it tells after a commit."""
 
     def __init__(
         self,
@@ -132,218 +97,5 @@ class Ledger:
             return answers
 
 
-class Folding:
-    """Steps 3 and 4 of a batch: fold each command over the state the ones before it left."""
-
-    def __init__(self, loaded: Loaded, known: Known) -> None:
-        self.loaded = loaded
-        self.known = known
-        self.writing = Writing()
-        for key, run in loaded.runs.items():
-            self.writing.versions[key] = run.seq
-        for (tenant, _), calls in loaded.calls.items():
-            for call in calls.values():
-                self.writing.versions[tenant, call.id] = call.version
-
-    def command(self, command: c.Command) -> c.Answer:
-        """Decide one command and keep what it writes, if anything."""
-        key = (command.tenant, command.run)
-        run = self.loaded.runs.get(key)
-        if run is None:
-            return c.Gone()
-        fold = self._fold(command, run)
-        if command.id in self.loaded.applied:
-            return again(fold, command)
-        if isinstance(command, c.Claim) and (refusal := self._judge(command, fold)) is not None:
-            return refusal
-        if run.seq == 0:
-            fold.create()
-        try:
-            answer = _DECIDE[type(command)](fold, command)
-        except Exception as error:  # one command's bad data must not take its neighbours down
-            log.exception("%s could not be decided", type(command).__name__)
-            return c.Broken(f"{type(error).__name__}: {error}")
-        if isinstance(command, c.Sweep):
-            self._sweep(fold, command)
-        elif any(e.type != EventType.RUN_CREATED for e in fold.events):
-            self._keep(fold, run)
-        elif isinstance(answer, c.Moved) and isinstance(command, c.Claim):
-            self._rearm(fold, command)
-        return answer
-
-    def _fold(self, command: c.Command, run: Run) -> Fold:
-        key = (command.tenant, command.run)
-        own = {k: o for (t, k), o in self.loaded.operations.items() if t == command.tenant}
-        fold = Fold(
-            command=command,
-            view=View(run, dict(self.loaded.calls.get(key, {}))),
-            operations=own,
-            evidence=self.loaded.evidence,
-            known=self.known,
-            now=self.loaded.now,
-            fence_before=run.fence,
-            term=getattr(command, "term", None),
-        )
-        if isinstance(command, c.Claim):
-            fold.row = self.loaded.rows.get((command.tenant, command.subject))
-            fold.takeovers = fold.row.takeovers if fold.row else 0
-            fold.worker = command.worker
-        return fold
-
-    def _judge(self, command: c.Claim, fold: Fold) -> c.Answer | None:
-        """Whether the message still is the permission it was: this generation, this queue, due, a living
-        worker.
-        """
-        row = fold.row
-        if row is None:
-            subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
-            return c.Gone() if subject is None or next_row(subject) is None else c.Busy()
-        if fold.run.id in self.loaded.half_locked:
-            return c.Busy()
-        if (row.generation, row.queue) != (
-            command.generation,
-            _QUEUE_OF[type(command)],
-        ) or row.due_at > fold.now:
-            return c.Moved()
-        return None if command.worker in self.loaded.alive else c.NotAlive()
-
-    def _keep(self, fold: Fold, before: Run) -> None:
-        """Number, hash and keep the survivor's events, rows and keys; the next command sees them."""
-        key = (before.tenant, before.id)
-        old_calls = self.loaded.calls[key]
-        view = seal(old_calls, fold.view)
-        events, head = _chain(fold.events, before.head_hash, projection_hash(view.run))
-        run = replace(view.run, head_hash=head)
-        self.writing.events += events
-        self.loaded.runs[key] = run
-        _, by = self.writing.runs.get(key, (run, None))
-        self.writing.runs[key] = (run, fold.presented.get(run.id) or by)
-        for payload in fold.command.payloads:
-            self.writing.payloads[before.tenant, payload.digest] = payload.data
-        if isinstance(fold.command, c.FileEvidence):
-            self._file(fold.command, events)
-        for call in view.calls.values():
-            if old_calls.get(call.id) is not call:
-                self._keep_call(fold, call, new=call.id not in old_calls)
-        for k, operation in fold.operations.items():
-            if self.loaded.operations[before.tenant, k] is not operation:
-                self.loaded.operations[before.tenant, k] = operation
-                self.writing.operations[before.tenant, k] = operation
-        self.writing.woken |= {(before.tenant, k) for k in fold.woken}
-        self._place(fold, run.id, run.id)
-
-    def _file(self, command: c.FileEvidence, events: Sequence[Event]) -> None:
-        """Keep a piece of evidence, for the commands that follow in this batch as well."""
-        said = next(e.data for e in events if e.id == command.id)
-        self.writing.evidence.append((command, said))
-        names = ("attempt", "applied", "receipt", "result", "code")
-        filed = Evidence(**{name: said[name] for name in names})
-        self.loaded.evidence[command.call] = (*self.loaded.evidence.get(command.call, ()), filed)
-
-    def _keep_call(self, fold: Fold, call: Call, *, new: bool) -> None:
-        key = (call.tenant, call.id)
-        self.loaded.calls[call.tenant, call.run][call.id] = call
-        if new or key in self.writing.new_calls:
-            term = fold.term
-            by = Presented("term", term.owner if term else None, term.fence if term else None)
-            _, first = self.writing.new_calls.get(key, (call, by))
-            self.writing.new_calls[key] = (call, first)
-        else:
-            _, earlier = self.writing.calls.get(key, (call, None))
-            self.writing.calls[key] = (call, fold.presented.get(call.id) or earlier)
-        self._place(fold, call.id, call.run)
-
-    def _place(self, fold: Fold, subject_id: UUID, run_id: UUID) -> None:
-        """Give the subject the outbox row its state asks for: what happens next, and when."""
-        key = (fold.run.tenant, subject_id)
-        run = self.loaded.runs[fold.run.tenant, run_id]
-        subject: Run | Call | None = (
-            run if subject_id == run_id else self.loaded.calls[run.tenant, run_id].get(subject_id)
-        )
-        if subject is None:
-            return
-        old = self.loaded.rows.get(key)
-        row = place(subject, old, fold)
-        if row is None and old is not None:
-            self.writing.ended.add(key)
-            self.writing.rows.pop(key, None)
-            del self.loaded.rows[key]
-        elif row is not None and row is not old:
-            self.writing.ended.discard(key)
-            self.writing.rows[key] = row
-            self.loaded.rows[key] = row
-
-    def _sweep(self, fold: Fold, command: c.Sweep) -> None:
-        """A missing row comes back; one that is there may have been made due early, and stays."""
-        key = (command.tenant, command.subject)
-        if key in self.loaded.rows:
-            return
-        self._place(fold, command.subject, command.run)
-        row, call = self.loaded.rows.get(key), fold.view.calls.get(command.subject)
-        if row is not None and call is not None and call.waits:  # its key may have been settled meanwhile
-            self.loaded.rows[key] = self.writing.rows[key] = replace(row, due_at=fold.now)
-
-    def _rearm(self, fold: Fold, command: c.Claim) -> None:
-        """A claim that found nothing to do puts the row where the state says, unless it stands there."""
-        subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
-        following = next_row(subject) if subject is not None else None
-        if following is not None and fold.row is not None and following != (fold.row.queue, fold.row.due_at):
-            queue, due = following
-            row = replace(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)
-            self.writing.rows[command.tenant, command.subject] = row
-            self.loaded.rows[command.tenant, command.subject] = row
-
-
-def place(subject: Run | Call, old: Row | None, fold: Fold) -> Row | None:
-    """The row of a subject after a change; `old` itself when it may stay. Pure.
-
-    A claimer's row carries its worker, so that a death makes it due at once, and the takeovers in a row.
-    """
-    following = next_row(subject)
-    if following is None:
-        return None
-    queue, due = following
-    touched = fold.presented.get(subject.id) is not None
-    if old is not None and old.queue == queue and not touched:
-        # A dead worker's row was made due early: a change beside it does not put it off again.
-        early = old.due_at < due and subject.owner is not None and old.fence == subject.fence
-        if old.due_at == due or early:
-            return old
-    is_run = isinstance(subject, Run)
-    version = subject.seq if isinstance(subject, Run) else subject.version
-    kept = old.takeovers if old is not None and not touched else fold.takeovers
-    return Row(
-        tenant=subject.tenant,
-        subject=subject.id,
-        kind="run" if is_run else "call",
-        run=subject.id if isinstance(subject, Run) else subject.run,
-        generation=old.generation + 1 if old is not None else max(1, version),
-        queue=queue,
-        due_at=due,
-        takeovers=kept,
-        worker=_holder(subject, old, fold),
-        fence=subject.fence,
-    )
-
-
-def _holder(subject: Run | Call, old: Row | None, fold: Fold) -> str | None:
-    """The process under whose term the subject is, so that its death makes the row due."""
-    if subject.owner is None:
-        return None
-    mine = fold.worker is not None and fold.term is not None and subject.owner == fold.term.owner
-    return fold.worker if mine else old.worker if old is not None else None
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def _chain(events: Sequence[Event], head: str, projection: str) -> tuple[list[Event], str]:
-    """Number and hash one change's events; the last carries the projection's hash."""
-    chained = []
-    for position, event in enumerate(events):
-        last = position == len(events) - 1
-        linked = replace(event, prev_hash=head, projection=projection if last else None)
-        head = chain_hash(linked)
-        chained.append(replace(linked, hash=head))
-    return chained, head

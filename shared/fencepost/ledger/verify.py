@@ -1,9 +1,9 @@
 """Proof that the tables are what the events say, and that nobody changed the events (I6), run by run.
 
 A run's history is replayed from its first event: every link of the chain, every body's digest, the projection
-recorded after every change. What comes out is compared with the run's and its calls' rows field by field, and the
-payloads it names are hashed again. Not seen: a history rewritten as a whole by the owner of the tables, or one cut
-off together with its rows; exported heads show that.
+recorded after every change. What comes out is compared with the run's and its calls' rows field by field, and
+the payloads it names are hashed again. Not seen: a history rewritten as a whole by the owner of the tables,
+or one cut off together with its rows; exported heads show that.
 """
 
 from __future__ import annotations
