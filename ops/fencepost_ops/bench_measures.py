@@ -1,0 +1,227 @@
+"""What the bench measures, each on a running fleet: throughput, latency, waiting, the cost of a long
+history.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from fencepost import Budget, Client
+from fencepost.client import Enqueued
+from fencepost.runrequest import RunRequest
+from fencepost_ops.fleet import Fleet
+
+DEADLINE: Final = timedelta(minutes=5)
+WITHIN_S: Final = 240.0
+TENANT: Final = "bench"
+LOOK_EVERY_S: Final = 0.002
+
+_DONE = """
+SELECT count(*) FILTER (WHERE r.status = 'COMPLETED'), count(*)
+FROM fencepost.runs r WHERE r.tenant = %s AND r.run_key LIKE %s
+"""
+_SPAN = """
+SELECT extract(epoch FROM max(e.recorded_at) - min(r.created_at))::float8, count(*)
+FROM fencepost.runs r JOIN fencepost.events e ON e.tenant = r.tenant AND e.run = r.id AND e.seq = r.seq
+WHERE r.tenant = %s AND r.run_key LIKE %s
+"""
+_AT = """
+SELECT seq, extract(epoch FROM recorded_at)::float8 FROM fencepost.events
+WHERE tenant = %s AND run = %s ORDER BY seq
+"""
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Runs that were enqueued together and completed."""
+
+    runs: int
+    seconds: float
+    per_second: float
+
+
+@dataclass(frozen=True)
+class Latency:
+    """One run at a time, from before it is sent until it is seen completed; milliseconds."""
+
+    runs: int
+    p50_ms: float
+    p99_ms: float
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Runs that wait at the same time for something slow."""
+
+    runs: int
+    each_s: float
+    seconds: float
+    fleet_mib: float
+
+
+@dataclass(frozen=True)
+class History:
+    """What one event costs in one long run: the milliseconds per event up to `first` and before `last`."""
+
+    first: int
+    first_ms: float
+    last: int
+    last_ms: float
+
+
+class Bencher:
+    """Drives one fleet. Every measure raises TimeoutError when the fleet does not finish in four minutes."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._series = 0
+
+    @contextmanager
+    def _client(self) -> Iterator[Client]:
+        with Client(self._fleet.database.dsns["producer"], self._fleet.valkey.url()) as client:
+            yield client
+
+    def _requests(self, planner: str, count: int, **given: Any) -> tuple[str, list[RunRequest]]:
+        self._series += 1
+        prefix = f"{planner}-{self._series}-"
+        keys = [f"{prefix}{n}" for n in range(count)]
+        return prefix, [_request(planner, key, {"key": key, **given}) for key in keys]
+
+    def throughput(self, tool: str, count: int) -> Throughput:
+        """One-call runs: enqueue, plan, dispatch, plan, complete."""
+        prefix, requests = self._requests("one", count, tool=tool)
+        with self._client() as client:
+            client.enqueue_many(requests)
+        self._await(prefix, count)
+        seconds = self._span(prefix)
+        return Throughput(count, seconds, count / seconds)
+
+    def latency(self, tool: str, count: int) -> Latency:
+        """One-call runs, each enqueued when the one before is done."""
+        _, requests = self._requests("one", count, tool=tool)
+        took = []
+        with self._client() as client, self._fleet.connect("reader") as connection:
+            for request in requests:
+                before = time.perf_counter()
+                (outcome,) = client.enqueue_many([request])
+                assert isinstance(outcome, Enqueued)
+                _await_run(connection, outcome.run_id)
+                took.append((time.perf_counter() - before) * 1000)
+        return Latency(count, statistics.median(took), _percentile(took, 99))
+
+    def waiting(self, planner: str, tool: str, each_s: float, count: int) -> Waiting:
+        """Runs that each wait `each_s` for a model or a tool, all at once; and the fleet's memory
+        meanwhile.
+        """
+        prefix, requests = self._requests(planner, count, tool=tool)
+        with self._client() as client:
+            client.enqueue_many(requests)
+        time.sleep(each_s / 2)
+        memory = sum(self.memory().values())
+        self._await(prefix, count)
+        return Waiting(count, each_s, self._span(prefix), memory)
+
+    def history(self, events: int, per_turn: int, window: int) -> History:
+        """One run that grows to about so many events."""
+        turns = -(-events // (8 * per_turn + 3))
+        self._series += 1
+        key = f"many-{self._series}"
+        budget = Budget(turns=turns + 2, calls=turns * per_turn + 1, attempts=2 * turns * per_turn)
+        request = _request("many", key, {"key": key, "turns": turns}, budget)
+        with self._client() as client, self._fleet.connect("reader") as connection:
+            (outcome,) = client.enqueue_many([request])
+            assert isinstance(outcome, Enqueued)
+            _await_run(connection, outcome.run_id)
+            at = dict(connection.execute(_AT, [TENANT, outcome.run_id]).fetchall())
+        last = max(at)
+        first_ms = (at[window] - at[1]) / (window - 1) * 1000
+        last_ms = (at[last] - at[last - window]) / window * 1000
+        return History(window, first_ms, last, last_ms)
+
+    def memory(self) -> dict[str, float]:
+        """MiB by process, shared pages counted once; Linux only, else empty."""
+        names = {pid: name for name, pid in self._fleet.pids().items()}
+        names |= {self._fleet.postgres.pid: "postgres", self._fleet.valkey.pid: "valkey"}
+        if self._fleet.sandbox is not None:
+            names[self._fleet.sandbox.pid] = "sandbox"
+        return {name: sum(map(_proportional_mib, _tree(pid))) for pid, name in names.items()}
+
+    def _await(self, prefix: str, count: int) -> None:
+        until = time.monotonic() + WITHIN_S
+        with self._fleet.connect("reader") as connection:
+            while True:
+                row = connection.execute(_DONE, [TENANT, f"{prefix}%"]).fetchone()
+                assert row is not None
+                if row[0] == count:
+                    return
+                if time.monotonic() > until:
+                    raise TimeoutError(f"{row[0]} of {count} runs completed in {WITHIN_S:g} s")
+                time.sleep(0.1)
+
+    def _span(self, prefix: str) -> float:
+        with self._fleet.connect("reader") as connection:
+            row = connection.execute(_SPAN, [TENANT, f"{prefix}%"]).fetchone()
+        assert row is not None
+        return float(row[0])
+
+
+def _request(planner: str, key: str, given: Any, budget: Budget | None = None) -> RunRequest:
+    return RunRequest(
+        planner=planner,
+        input=given,
+        run_key=key,
+        tenant=TENANT,
+        principal="svc:bench",
+        deadline=DEADLINE,
+        budget=budget,
+    )
+
+
+def _await_run(connection: psycopg.Connection[Any], run: UUID) -> None:
+    until = time.monotonic() + WITHIN_S
+    question = "SELECT status FROM fencepost.runs WHERE tenant = %s AND id = %s"
+    while (row := connection.execute(question, [TENANT, run]).fetchone()) is not None:
+        if row[0] in {"COMPLETED", "STOPPED"}:
+            return
+        if time.monotonic() > until:
+            raise TimeoutError(f"run {run} is still {row[0]} after {WITHIN_S:g} s")
+        time.sleep(LOOK_EVERY_S)
+
+
+def _percentile(values: Sequence[float], percent: int) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, len(ordered) * percent // 100)]
+
+
+def _tree(root: int) -> list[int]:
+    """A process and its descendants."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found, waiting = [], [root]
+    while waiting:
+        found.append(waiting.pop())
+        waiting += children.get(found[-1], [])
+    return found
+
+
+def _proportional_mib(pid: int) -> float:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
