@@ -4,8 +4,8 @@ The order is fixed, and the first rule that has an answer gives it:
 
 1. claims that contradict each other go to a person;
 2. proof of the effect, from evidence or a lookup, ends the call well;
-3. evidence that every single attempt had no effect ends it badly; one attempt's evidence says nothing about
-   the others;
+3. evidence that every single attempt had no effect settles it: tried again where the last refusal may pass,
+   else it ends badly; one attempt's evidence says nothing about the others;
 4. a read is repeated, or fails without harm;
 5. a lookup: absence counts only for the instant it was asked, and only once nothing sent before can still
    land or still be invisible; then the call is repeated or fails. Until then: wait, and ask again;
@@ -54,13 +54,17 @@ class LookupAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the worker of one attempt reported outside its term. A no speaks for that attempt only."""
+    """What an attempt's worker reported outside its term. A no speaks for that attempt only.
+
+    `retryable`: what kept the attempt from having an effect may pass (nothing was sent, or the answer says so).
+    """
 
     attempt: int
     applied: bool
     receipt: str | None = None
     result: str | None = None
     code: str = ""
+    retryable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +214,13 @@ def _proved_effect(facts: Facts) -> Decision | None:
 
 
 def _proved_no_effect(facts: Facts) -> Decision | None:
-    return Fail("every attempt proved not applied") if _claims(facts).every_attempt_negative else None
+    """Nothing was ever applied: one more attempt is as safe as the first, where its refusal may pass."""
+    if not _claims(facts).every_attempt_negative:
+        return None
+    last = [item for item in facts.evidence if item.attempt == facts.attempts]
+    if all(item.retryable for item in last) and _may_act(facts):
+        return Repeat()
+    return Fail("every attempt proved not applied")
 
 
 def _read(facts: Facts) -> Decision | None:

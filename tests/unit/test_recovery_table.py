@@ -77,7 +77,8 @@ LOOKUPS: dict[str, dict[str, Any]] = {
 EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "nothing": (),
     "one no": (Evidence(1, applied=False),),
-    "all no": (Evidence(1, applied=False), Evidence(2, applied=False)),
+    "all no": (Evidence(1, applied=False, retryable=True), Evidence(2, applied=False)),
+    "all no, may pass": (Evidence(1, applied=False), Evidence(2, applied=False, retryable=True)),
     "one yes": (Evidence(2, applied=True, receipt="r-2"),),
     "yes and no": (Evidence(1, applied=False), Evidence(2, applied=True, receipt="r-2")),
     "same yes": (Evidence(1, applied=True, receipt="r-2"), Evidence(2, applied=True, receipt="r-2")),
@@ -180,12 +181,14 @@ BY_CONTRACT = """
     natural, locked       | absent late  | RpppR ppppp | RpppR ppppp
 """
 
-# Evidence comes first. "." is as without evidence, "?" a contradiction if the contract can prove the absence.
+# Evidence comes first. "." is as without evidence, "?" a contradiction if the contract can prove the absence,
+# "r" a repeat where the run may act, else a failure.
 # In the order of LOOKUPS: none, not asked, found, found other, absent early and late, unclear, and rested.
 BY_EVIDENCE = {
     "nothing": "........",
     "one no": "........",
     "all no": "FFppFFFF",
+    "all no, may pass": "rrpprrrr",
     "one yes": "SSSpS?SS",
     "yes and no": "SSSpS?SS",
     "same yes": "SSSpS?SS",
@@ -197,13 +200,14 @@ READ_BY_EVIDENCE = {
     "nothing": "..S.....",
     "one no": "..S.....",
     "all no": "FFSFFFFF",
+    "all no, may pass": "rrSrrrrr",
     "one yes": "SSSSSSSS",
     "yes and no": "SSSSSSSS",
     "same yes": "SSSSSSSS",
     "two receipts": "SSSSSSSS",
     "yes against no": "SSSSSSSS",
 }
-READ_BY_RUN = dict(zip(RUNS, "RFFFRFFFFF", strict=True))
+AGAIN_BY_RUN = dict(zip(RUNS, "RFFFRFFFFF", strict=True))
 
 
 def by_contract() -> dict[tuple[str, str, str, str], str]:
@@ -220,8 +224,10 @@ def expected_letter(contract: str, lookup: str, evidence: str, window: str, run:
     column = list(LOOKUPS).index(lookup)
     if contract == "read":
         found = READ_BY_EVIDENCE[evidence][column]
-        return READ_BY_RUN[run] if found == "." else found
+        return AGAIN_BY_RUN[run] if found in ".r" else found
     found = BY_EVIDENCE[evidence][column]
+    if found == "r":
+        return AGAIN_BY_RUN[run]
     if found == "?":
         return "p" if CONTRACTS[contract][0].absence_provable else "S"
     if found == ".":

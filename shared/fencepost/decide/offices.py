@@ -11,7 +11,7 @@ from fencepost.commands import Answer, DecideRepair, Denied, Done, FileEvidence,
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
-from fencepost.outcomes import Applied, Unsure
+from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, RUN_ENDS, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
 
@@ -83,16 +83,17 @@ def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
     if isinstance(outcome, Unsure) or call.effect == "read":  # a read has no effect to bear witness of
         return Done(call.state)
     applied = isinstance(outcome, Applied)
-    fold.presented[call.id] = Presented("evidence")
     body = {
         "attempt": command.attempt,
         "applied": applied,
         "receipt": outcome.receipt if isinstance(outcome, Applied) else None,
         "result": command.result.digest if command.result else None,
         "code": "applied" if isinstance(outcome, Applied) else outcome.code,
+        "retryable": isinstance(outcome, Refused) and outcome.retryable,
     }
     fold.emit(E.EVIDENCE_FILED, body, call=call.id, attempt=command.attempt)
     if isinstance(outcome, Applied) and (why := _contradicts(call, outcome)) is not None:
+        fold.presented[call.id] = Presented("evidence")
         fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence + 1}, call=call.id)
     return Done(fold.call(call.id).state)
 

@@ -84,7 +84,7 @@ READ_OPERATIONS = (
     f"WHERE (tenant, key) IN ({_KEYS})"
 )
 READ_EVIDENCE = f"""
-SELECT call, attempt, applied, receipt, result, code FROM fencepost.evidence
+SELECT call, attempt, applied, receipt, result, code, retryable FROM fencepost.evidence
 WHERE (tenant, call) IN {_TOUCHED} ORDER BY recorded_at, id
 """
 READ_ALIVE = """
@@ -206,10 +206,8 @@ def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedel
         loaded.calls[call.tenant, call.run][call.id] = call
     loaded.operations = {(r[0], r[1]): Operation(*r) for r in operations}
     filed: dict[UUID, list[Evidence]] = defaultdict(list)
-    for call_id, attempt, yes, receipt, result, code in evidence:
-        filed[call_id].append(
-            Evidence(attempt=attempt, applied=yes, receipt=receipt, result=result, code=code)
-        )
+    for call_id, *said in evidence:
+        filed[call_id].append(Evidence(*said))
     loaded.evidence = {call_id: tuple(found) for call_id, found in filed.items()}
     loaded.rows = {(r[0], r[1]): Row(*r) for r in held}
     loaded.half_locked = _half_locked(batch, args, loaded)

@@ -252,6 +252,7 @@ evidence = Table(
     _col("receipt", Text, null=True),
     _col("result", Text, null=True),
     _col("code", Text),
+    _col("retryable", Boolean, default="false"),
     _time("recorded_at"),
     PrimaryKeyConstraint("tenant", "id"),
     Index("evidence_call", "tenant", "call"),

@@ -54,7 +54,9 @@ _TYPES = {
     "calls": rows.types(Call) | _PRESENTED_TYPES,
     "operations": rows.types(Operation),
     "outbox": rows.types(Row) | {"publish_at": "timestamptz", "publish_count": "bigint"},
-    "evidence": rows.types(Event) | rows.types(Call) | {"applied": "boolean", "code": "text"},
+    "evidence": rows.types(Event)
+    | rows.types(Call)
+    | {"applied": "boolean", "code": "text", "retryable": "boolean"},
 }
 
 
@@ -124,6 +126,7 @@ _EVIDENCE_NAMES = [
     "receipt",
     "result",
     "code",
+    "retryable",
     "recorded_at",
 ]
 

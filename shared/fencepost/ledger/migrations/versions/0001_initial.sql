@@ -24,6 +24,7 @@ CREATE TABLE fencepost.evidence (
 	receipt TEXT, 
 	result TEXT, 
 	code TEXT NOT NULL, 
+	retryable BOOLEAN DEFAULT false NOT NULL, 
 	recorded_at TIMESTAMP WITH TIME ZONE NOT NULL, 
 	CONSTRAINT evidence_pkey PRIMARY KEY (tenant, id)
 );
