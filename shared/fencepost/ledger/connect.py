@@ -24,6 +24,9 @@ _OPTIONS = (
     "-c default_transaction_isolation=read\\ committed"
 )
 
+# Shutting down, starting up, too many sessions; this session was ended for standing still in a transaction.
+_AWAY = frozenset({"57P01", "57P02", "57P03", "53300", "25P03", "25P04"})
+
 Connection = psycopg.Connection[Any]
 
 
@@ -72,10 +75,11 @@ class Pool:
                 yield connection
         except PoolTimeout as error:
             raise Unreachable(f"no connection to Postgres at {redact(self._dsn)} within 5 s") from error
-        except psycopg.OperationalError as error:
-            raise translate(error, self._dsn) from error
-        except psycopg.errors.UndefinedTable as error:
-            raise translate(error, self._dsn) from error
+        except psycopg.Error as error:
+            translated = translate(error, self._dsn)
+            if translated is error:
+                raise
+            raise translated from error
 
     def close(self) -> None:
         """Close all sessions."""
@@ -100,7 +104,7 @@ def translate(error: psycopg.Error, dsn: str) -> Exception:
         if "authentication failed" in reason or "does not exist" in reason:
             return UsageError(f"Postgres at {where} refuses the login: {reason}; check FENCEPOST_DSN")
         return Unreachable(f"cannot reach Postgres at {where}: {reason}")
-    if error.sqlstate in ("57P01", "57P02", "57P03", "53300"):
+    if error.sqlstate in _AWAY:
         return Unreachable(f"Postgres at {where} is not accepting work: {reason}")
     return error
 

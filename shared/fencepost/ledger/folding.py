@@ -154,9 +154,10 @@ class Folding:
         """Keep a piece of evidence, for the commands that follow in this batch as well."""
         said = next(e.data for e in events if e.id == command.id)
         self.writing.evidence.append((command, said))
-        names = ("attempt", "applied", "receipt", "result", "code")
-        filed = Evidence(**{name: said[name] for name in names})
-        self.loaded.evidence[command.call] = (*self.loaded.evidence.get(command.call, ()), filed)
+        self.loaded.evidence[command.call] = (
+            *self.loaded.evidence.get(command.call, ()),
+            Evidence(**said),
+        )
 
     def _keep_call(self, fold: Fold, call: Call, *, new: bool) -> None:
         key = (call.tenant, call.id)
