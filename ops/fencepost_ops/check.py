@@ -127,7 +127,7 @@ def print_report(report: Report) -> None:
 
 @click.command()
 @click.argument("run", required=False)
-@click.option("--all", "everything", is_flag=True, help="All runs; the same as naming none.")
+@click.option("--all", "everything", is_flag=True, help="Every run there is.")
 @click.option(
     "--book",
     metavar="URL|PATH",
@@ -151,13 +151,13 @@ def check(
 ) -> None:
     """Hold a ledger and the services' own books against the invariants.
 
-    RUN is a run's key, id or the beginning of its id; without one all runs are checked. A running fleet may be
-    checked at any time. Exit code 1 if anything is violated.
+    Of one RUN (an id, the unique beginning of one, or a run key) or of all. A running fleet may be checked at
+    any time. Exit code 1 if anything is violated.
     """
-    if run is not None and everything:
-        raise UsageError("name a run or --all, not both")
-    if tenant is not None and run is None:
-        raise UsageError("--tenant says whose RUN is meant; name the run as well")
+    if (run is not None) == everything:
+        raise click.UsageError("name a RUN, or give --all")
+    if tenant is not None and everything:
+        raise click.UsageError("--tenant says whose RUN is meant; --all is every tenant's")
     reader, known = books(book), terms(session.app())
     with session.connection() as connection:
         only = None if run is None else [find_run(connection, run, tenant)[1]]

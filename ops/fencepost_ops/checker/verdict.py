@@ -46,7 +46,7 @@ def check(
         seen = _Seen(tables)
         _histories(findings, taken, seen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
-    after = before if settled else read_books(books)
+    after = read_books(books)
     ledger = Ledgered(tables, seen.started, seen.people)
     _tables(findings, ledger, known, settled=settled)
     effects.check_effects(findings, ledger, after, before, known, tolerance, whole=runs is None)
