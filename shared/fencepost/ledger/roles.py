@@ -72,7 +72,7 @@ BEGIN
         RAISE EXCEPTION 'a budget holds whole numbers under turns, calls, attempts and wall_clock_ms, not %',
             left(p_budget::text, 200) USING ERRCODE = 'FP422';
     END IF;
-    IF p_on_stop NOT IN ('compensate', 'leave') THEN
+    IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
     v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
