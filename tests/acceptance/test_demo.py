@@ -1,0 +1,119 @@
+"""`fencepost demo` as anybody runs it: every verdict from a fleet under fire, and nothing left behind."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.stage import until
+from tests.acceptance.test_up import lives, tree
+
+ROOT = Path(__file__).resolve().parents[2]
+SAYS_WITHIN_S = 120.0
+
+
+@dataclass
+class Running:
+    """A demo in a process of its own, with temporary folders of its own."""
+
+    process: subprocess.Popen[bytes]
+    out: int
+    tmp: Path
+    said: str = ""
+    trees: set[tuple[int, str]] = field(default_factory=set)
+
+    def read_until(self, text: str) -> None:
+        end = time.monotonic() + SAYS_WITHIN_S
+        while text not in self.said:
+            ready, _, _ = select.select([self.out], [], [], max(0.0, end - time.monotonic()))
+            assert ready, f"not in {SAYS_WITHIN_S:g} s: {text}\n{self.said}"
+            chunk = os.read(self.out, 65536)
+            assert chunk, f"it ended ({self.process.wait()}): {self.said}"
+            self.said += chunk.decode()
+            self.trees |= tree(self.process.pid)
+
+    def ended(self) -> int:
+        while chunk := os.read(self.out, 65536):
+            self.said += chunk.decode()
+        return self.process.wait()
+
+    def leaves_nothing(self) -> None:
+        until("every process of its tree is gone", lambda: not any(map(lives, self.trees)), 30)
+        until("its temporary folders are gone", lambda: not list(self.tmp.iterdir()), 30)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    started: list[Running] = []
+
+    def begin(*options: str) -> Running:
+        (tmp_path / "tmp").mkdir()
+        env = {**os.environ, "TMPDIR": str(tmp_path / "tmp"), "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "fencepost_ops.cli", "demo", *options]
+        out, ours = os.pipe()
+        process = subprocess.Popen(command, stdout=ours, stderr=ours, env=env, cwd=ROOT)
+        os.close(ours)
+        started.append(Running(process, out, tmp_path / "tmp"))
+        return started[-1]
+
+    yield begin
+    for one in started:
+        one.process.kill()
+        one.process.wait()
+        os.close(one.out)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_a_demo_settles_every_order_and_every_invariant_holds(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    file = tmp_path / "result.json"
+    demo = start("--runs", "60", "--seed", "7", "--json", str(file))
+    demo.read_until("stopping the fleet")
+    assert demo.ended() == 0, demo.said
+    told = json.loads(file.read_text())
+    assert told["ok"] is True
+    assert (told["runs"], told["completed"] + told["stopped"]) == (60, 60)
+    assert told["stopped"] >= 3  # those that were refused; what they had done is offset
+    assert (told["killed"], told["frozen"], told["seed"]) == (10, 2, 7)
+    assert told["fenced_writes"] > 0
+    assert told["evidence"] > 0
+    assert told["effects"] > 100
+    assert len(told["faults"]) == 16
+    verdicts = {name: verdict["verdict"] for name, verdict in told["invariants"].items()}
+    assert set(verdicts.values()) == {"holds"}, verdicts
+    assert {"I1", "I2", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12"} <= verdicts.keys()
+    assert all(verdict["count"] > 0 for verdict in told["invariants"].values())
+    assert "Every order is settled, every invariant holds." in demo.said
+    demo.leaves_nothing()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("migrating the ledger", signal.SIGINT),
+        ("killed", signal.SIGTERM),
+        ("froze", signal.SIGKILL),
+    ],
+)
+def test_a_demo_that_is_cut_short_leaves_nothing_behind(
+    start: Callable[..., Running], moment: str, number: signal.Signals
+) -> None:
+    demo = start("--seed", "5")
+    demo.read_until(moment)
+    demo.process.send_signal(number)
+    code = demo.ended()
+    assert code == (-signal.SIGKILL if number is signal.SIGKILL else 130), demo.said
+    assert "Traceback" not in demo.said
+    demo.leaves_nothing()

@@ -1,0 +1,109 @@
+"""`fencepost check`: verdicts for people and programs, exit codes, and books wherever they are kept."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fencepost_ops.check import RemoteBooks, books
+from fencepost_ops.checker import SandboxBooks
+from fencepost_ops.local import LocalPostgres
+from fencepost_ops.sandbox.process import SandboxProcess
+from tests.integration.checker_world import World, built, copy_of
+from tests.integration.sandbox_caller import Caller
+from tests.integration.shell import Shell
+
+
+@pytest.fixture(scope="module")
+def original(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[World]:
+    with built(postgres, template) as world:
+        yield world
+
+
+@pytest.fixture
+def world(original: World, postgres: LocalPostgres) -> Iterator[World]:
+    with copy_of(original, postgres) as made:
+        yield made
+
+
+@pytest.fixture
+def shell(world: World) -> Shell:
+    return Shell(world.bench.database, {"FENCEPOST_SANDBOX_URL": "", "FENCEPOST_APP": ""})
+
+
+@pytest.fixture(scope="module")
+def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
+    with SandboxProcess(tmp_path_factory.mktemp("sandbox")) as box:
+        with Caller.of_a_fresh(box) as caller:
+            caller.debit(headers={"Fencepost-Attempt": "2", "Fencepost-Fence": "x"})
+            caller.debit(fault="error_503")
+        yield box
+
+
+def test_a_healthy_ledger_is_fine_and_what_was_not_checked_is_said(shell: Shell) -> None:
+    said = shell.ok("check", "--all", role="reader")
+    assert "I1         unchecked" in said
+    assert "I6         holds" in said
+    assert "no service's book was given" in said
+    assert "waits for an operator: fencepost repair" in said
+
+
+def test_a_violation_is_exit_code_1_and_names_its_culprit(shell: Shell, world: World) -> None:
+    world.sql("DELETE FROM fencepost.outbox WHERE subject = %s", world.unknown)
+    result = shell("check", "--all", role="reader")
+    assert result.exit_code == 1
+    assert f"I12 is violated: run {world.waiting}: call {world.unknown} (wallet.hold)" in result.stdout
+
+
+def test_one_run_is_checked_alone(shell: Shell, world: World) -> None:
+    world.sql("DELETE FROM fencepost.outbox WHERE subject = %s", world.unknown)
+    told = shell.json("check", str(world.completed), role="reader")
+    assert (told["ok"], told["runs"]) == (True, 1)
+    assert shell.json("check", str(world.waiting), role="reader", exit_code=1)["ok"] is False
+
+
+def test_json_holds_the_whole_report(shell: Shell) -> None:
+    told = shell.json("check", "--all", "--settled", role="reader")
+    assert told["invariants"]["I6"]["verdict"] == "holds"
+    assert told["invariants"]["I12"]["notes"] == []
+
+
+def test_a_ledger_that_has_not_settled_is_told_only_when_asked(shell: Shell, world: World) -> None:
+    world.bench.enqueue("another")
+    assert shell("check", "--all").exit_code == 0
+    assert shell("check", "--all", "--settled").exit_code == 1
+
+
+def test_bad_questions_are_usage(shell: Shell, tmp_path: Path) -> None:
+    assert "name a RUN, or give --all" in shell.refused(2, "check")
+    assert "name a RUN, or give --all" in shell.refused(2, "check", "run-1", "--all")
+    assert "--tenant says whose RUN is meant" in shell.refused(2, "check", "--all", "--tenant", "shop")
+    assert "there is no run nobody" in shell.refused(2, "check", "nobody")
+    assert "no sandbox has kept a book" in shell.refused(2, "check", "--all", "--book", str(tmp_path))
+
+
+def test_a_book_that_does_not_answer_is_unreachable(shell: Shell) -> None:
+    assert "no book at http://127.0.0.1:9" in shell.refused(
+        3, "check", "--all", "--book", "http://127.0.0.1:9"
+    )
+
+
+def test_effects_that_no_run_explains_are_found_in_the_book_that_is_named(
+    shell: Shell, sandbox: SandboxProcess
+) -> None:
+    for place in (sandbox.url, str(sandbox.data)):
+        result = shell("check", "--all", "--book", place, "--json")
+        assert result.exit_code == 1
+        told = json.loads(result.stdout)["invariants"]
+        assert "no such attempt was ever recorded" in told["I2"]["violations"][0]["message"]
+
+
+def test_a_book_reads_alike_over_http_and_on_disk(sandbox: SandboxProcess) -> None:
+    far, near = RemoteBooks(sandbox.url), SandboxBooks(sandbox.book)
+    assert far.effects("wallet") == near.effects("wallet")
+    assert far.requests("wallet") == near.requests("wallet")
+    (effect,) = near.effects("wallet")
+    assert (effect.origin.attempt, effect.origin.fence, effect.origin.call) == (2, None, None)
+    assert len(near.requests("wallet")) == 2
+    assert books(None) is None
