@@ -116,5 +116,21 @@ def bench_app() -> App:
     def send(args: Debit) -> Request:
         return Request.post("/mails", json={"order": args.order})
 
-    app.allow("svc:*", tools=["wallet.*", "mail.send"])
+    slow = app.dependency("slow", base_url="http://127.0.0.1:9", backoff=SECOND, per_attempt=2 * SECOND)
+
+    @slow.http(
+        "slow.pay",
+        effect=Effect.REVERSIBLE,
+        returns=Debited,
+        intent=lambda a: ("pay", a.order),
+        contract=DEDUPES,
+    )
+    def pay(args: Debit) -> Request:
+        return Request.post("/pay", json={"order": args.order})
+
+    @pay.lookup
+    def find_payment(args: Debit, key: str) -> Request:
+        return Request.get(f"/by-key/{key}")
+
+    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send"])
     return app
