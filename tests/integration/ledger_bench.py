@@ -250,6 +250,12 @@ class Bench:
         send, term = self.dispatch(run, call)
         assert self.record(send, term, Applied(f'{{"id":"{receipt}"}}', receipt)) == c.Done("SUCCEEDED")
 
+    def succeed_by_reuse(self, run: UUID, order: str) -> UUID:
+        call = self.debit(run, order)
+        assert self.one(self.claim_call(run, call)) == c.Done("SUCCEEDED")
+        assert self.call(call).reused
+        return call
+
     def evidence(self, send: c.Send, term: c.Term, outcome: Outcome) -> c.FileEvidence:
         seen = self.outcome(send, term, outcome)
         base: Fields = self.base(seen.run) | {"payloads": seen.payloads}
