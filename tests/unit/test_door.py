@@ -31,7 +31,8 @@ def own_files() -> list[Path]:
     """The text files of this repository, without what was made in it."""
     found = [path for name in (*ROOTS, "tests", ".ci") for path in (ROOT / name).rglob("*")]
     found += [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml"} or path.name == "Makefile"]
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    made = {"__pycache__", ".hypothesis", ".pytest_cache"}
+    return [path for path in found if path.is_file() and not made & set(path.parts)]
 
 
 def test_the_lock_names_no_index_and_no_path() -> None:
