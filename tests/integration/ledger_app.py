@@ -132,5 +132,11 @@ def bench_app() -> App:
     def find_payment(args: Debit, key: str) -> Request:
         return Request.get(f"/by-key/{key}")
 
+    quiet = Contract(settle=3 * SECOND)
+
+    @slow.http("slow.gift", effect=Effect.REVERSIBLE, intent=lambda a: ("gift", a.order), contract=quiet)
+    def gift(args: Debit) -> Request:
+        return Request.post("/gifts", json={"order": args.order})
+
     app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send"])
     return app

@@ -1,0 +1,202 @@
+"""What only a person can settle, when they may, and what follows from it."""
+
+from uuid import UUID
+
+import pytest
+
+from fencepost import commands as c
+from fencepost.clock import NEVER, rfc3339
+from fencepost.outcomes import Applied, Unsure
+from fencepost.recovery import Answer
+from tests.integration.ledger_bench import Bench, Fields
+
+LOST = Unsure("timeout", "the answer was lost")
+
+
+def unknowable(
+    bench: Bench, tool: str = "mail.send", *, finish: bool = True, **how: float | str
+) -> tuple[UUID, UUID]:
+    """A call in NEEDS_REPAIR: its tool offers nothing to find out with."""
+    run = bench.start(**how)
+    call = bench.debit(run, bench.order(), tool)
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
+    assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+    if finish:
+        bench.ahead(4)
+    return run, call
+
+
+def unanswered(bench: Bench) -> tuple[UUID, UUID]:
+    """A call in NEEDS_REPAIR of which the downstream could be asked, but never answered."""
+    run = bench.start(deadline_s=600)
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
+    bench.ahead(31)
+    ask, asking = bench.reconcile(run, call)  # one last question, past the reconciliation deadline
+    assert bench.one(bench.looked_up(ask, asking, Answer.UNCLEAR)) == c.Done("NEEDS_REPAIR")
+    return run, call
+
+
+def test_a_call_in_repair_is_due_never_and_holds_its_key(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    row = bench.row(call)
+    assert row is not None
+    assert row.due_at == NEVER
+    assert bench.operation(call).doubt
+    assert (bench.status(run), bench.run(run).repairs) == ("ACTING", 1)
+
+
+def test_it_happened(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    assert bench.repair(call, "SUCCEEDED", "mail-7") == c.Done("SUCCEEDED")
+    settled, decided = bench.call(call), bench.events(run)[-1]
+    assert (settled.receipt, settled.doubt, settled.proof) == ("mail-7", False, decided.id)
+    assert (decided.principal, decided.data["reason"]) == ("ann", "looked")
+    assert bench.operation(call).status == "completed"
+    assert bench.finish(run) == c.Done("COMPLETED")
+
+
+def test_that_it_happened_has_to_be_known_from_something(bench: Bench) -> None:
+    _, call = unknowable(bench)
+    answer = bench.repair(call, "SUCCEEDED")
+    assert isinstance(answer, c.Denied)
+    assert "receipt" in answer.why
+    assert bench.state(call) == "NEEDS_REPAIR"
+
+
+def test_it_did_not_happen_is_refused_before_the_last_request_can_no_longer_land(bench: Bench) -> None:
+    run, call = unknowable(bench, "slow.gift", finish=False)
+    held = bench.call(call)
+    assert held.quiet_at is not None
+    refused = bench.repair(call, "FAILED")
+    assert isinstance(refused, c.Denied)
+    assert rfc3339(held.quiet_at) in refused.why
+    bench.ahead((held.quiet_at - bench.now()).total_seconds() - 0.3)
+    assert isinstance(bench.repair(call, "FAILED"), c.Denied)
+    bench.ahead(0.4)
+    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+    assert (bench.status(run), bench.run(run).stop_reason) == ("STOPPED", "tool_failed")
+
+
+def test_where_settling_is_undocumented_the_last_deadline_has_to_have_passed(bench: Bench) -> None:
+    _, call = unknowable(bench, finish=False)
+    held = bench.call(call)
+    assert held.quiet_at == NEVER
+    assert isinstance(bench.repair(call, "FAILED"), c.Denied)
+    bench.ahead(3)
+    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+
+
+def test_ask_again(bench: Bench) -> None:
+    run, call = unanswered(bench)
+    assert bench.repair(call, "UNKNOWN") == c.Done("UNKNOWN")
+    held = bench.call(call)
+    assert (held.doubt, held.asks, held.lookup) == (True, 0, None)
+    answer, _ = bench.reconcile(run, call)
+    assert isinstance(answer, c.Ask)
+
+
+def test_it_will_never_be_known(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    assert bench.repair(call, "ACCEPTED_UNKNOWN") == c.Done("ACCEPTED_UNKNOWN")
+    assert not bench.call(call).doubt
+    assert bench.operation(call).status == "unknown"
+    assert bench.run(run).stop_reason == "outcome_unknown"
+    assert bench.row(call) is None
+
+
+@pytest.mark.parametrize("decision", ["DISPATCHING", "CANCELLED", "nonsense", ""])
+def test_a_person_cannot_decide_anything_else(bench: Bench, decision: str) -> None:
+    _, call = unknowable(bench)
+    assert isinstance(bench.repair(call, decision, "r"), c.Denied)
+
+
+def test_only_a_call_in_repair_can_be_repaired(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    assert isinstance(bench.repair(call, "SUCCEEDED", "r"), c.Denied)
+    bench.succeed(run, call)
+    assert isinstance(bench.repair(call, "FAILED"), c.Denied)
+
+
+def test_a_worker_cannot_repair(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    said: Fields = {"decision": "SUCCEEDED", "by": "ann", "reason": "x", "receipt": "r"}
+    command = c.DecideRepair(**bench.base(run), call=call, **said)
+    answer = bench.one(command)
+    assert isinstance(answer, c.Broken)
+    assert "not an operator" in answer.why
+    assert bench.state(call) == "NEEDS_REPAIR"
+
+
+def test_a_call_in_repair_keeps_a_stopping_run_compensating_until_it_is_settled(bench: Bench) -> None:
+    run, call = unknowable(bench, "wallet.note")
+    assert bench.cancel(run) == c.Done("COMPENSATING")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("COMPENSATING")
+    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+
+
+def test_what_turns_out_to_have_happened_is_offset_before_a_stopping_run_ends(bench: Bench) -> None:
+    run, call = unanswered(bench)
+    assert bench.cancel(run) == c.Done("COMPENSATING")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("COMPENSATING")
+    assert bench.repair(call, "SUCCEEDED", "r-1") == c.Done("SUCCEEDED")
+    forward, undo = bench.offset(run)
+    assert forward == call
+    bench.succeed(run, undo)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+
+
+def test_what_turns_out_to_have_happened_in_a_run_that_stopped_is_offset_as_well(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order(), "wallet.hold")
+    send, term = bench.dispatch(run, call)
+    bench.ahead(4)
+    bench.reconcile(run, call)  # a repeat, of which nothing is heard either
+    bench.cancel(run)
+    bench.ahead(40)
+    bench.reconcile(run, call)
+    assert bench.state(call) == "NEEDS_REPAIR"
+    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+    bench.one(bench.claim_stopped(run))
+    assert bench.status(run) == "STOPPED"
+    assert bench.one(bench.evidence(send, term, Applied("{}", "r-1"))) == c.Done("NEEDS_REPAIR")
+    assert bench.status(run) == "STOPPED"
+    assert bench.repair(call, "SUCCEEDED", "r-1") == c.Done("SUCCEEDED")
+    assert bench.status(run) == "COMPENSATING"
+    forward, undo = bench.offset(run)
+    assert forward == call
+    bench.succeed(run, undo)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+
+
+def test_a_repair_while_the_run_plans_stops_it_and_fences_its_planner_out(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    bench.ahead(4)
+    bench.reconcile(run, call)
+    bench.one(bench.evidence(send, term, Applied("{}", "r-1")))
+    bench.ahead(4)
+    assert bench.reconcile(run, call)[0] == c.Done("SUCCEEDED")
+    claim = bench.claim_run(run)
+    bench.one(claim)
+    bench.one(bench.evidence(send, term, Applied("{}", "r-2")))
+    assert bench.state(call) == "NEEDS_REPAIR"
+    bench.ahead(1.5)
+    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+    assert bench.status(run) == "STOPPED"
+    assert bench.one(bench.turn(run, claim)) == c.Fenced()
+    assert "ModelOutcomeUnknown" in bench.kinds(run)
+
+
+def test_a_run_past_its_deadline_stops_although_a_call_waits_for_a_person(bench: Bench) -> None:
+    run, call = unknowable(bench, deadline_s=10)
+    bench.ahead(10)
+    assert bench.one(bench.claim_run(run)) == c.Done("COMPENSATING")
+    assert bench.run(run).stop_reason == "deadline_exceeded"
+    assert bench.repair(call, "SUCCEEDED", "mail-7") == c.Done("SUCCEEDED")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
