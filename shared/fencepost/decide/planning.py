@@ -69,7 +69,7 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)})
     if (reason := _must_stop(fold, past)) is not None:
         _take(fold, command)
-        stop(fold, *reason)
+        stop(fold, *reason, asked=False)
         return Done(fold.run.status)
     timeout = min(command.cap, run.deadline - fold.now)
     ready_at = rfc3339(fold.now + timeout + command.grace)

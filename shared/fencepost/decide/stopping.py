@@ -20,9 +20,9 @@ _REASON_OF_END = {
 }
 
 
-def stop(fold: Fold, reason: StopReason, detail: str | None = None) -> None:
+def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bool = True) -> None:
     """Stop a run that plans or acts; it ends at once if nothing is in flight and nothing to be offset."""
-    if fold.run.status == R.PLANNING and fold.run.owner is not None:
+    if asked and fold.run.status == R.PLANNING and fold.run.owner is not None:  # a model request is open
         body = {"code": "stopped", "message": str(reason), "ready_at": rfc3339(fold.now)}
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)
     fold.emit(E.RUN_STOPPING, {"reason": str(reason), "detail": detail, "fence": fold.run_fence()})
