@@ -123,6 +123,16 @@ def test_the_time_is_for_the_whole_answer_and_not_for_each_byte() -> None:
     assert (result.code, len(server.requests)) == ("timeout", 1)
 
 
+@pytest.mark.slow
+def test_the_attempts_time_is_the_only_time_limit() -> None:
+    async def late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(5.3)  # the client library's own limit is five seconds
+        await says("201 Created")(writer)
+
+    [result], _ = sent_to(late, timeout=20)
+    assert isinstance(result, Answered), result
+
+
 @pytest.mark.parametrize("length", [20, 900_000])
 def test_an_answer_that_arrived_while_the_process_was_frozen_past_its_time_is_read(length: int) -> None:
     async def scenario() -> Sent:

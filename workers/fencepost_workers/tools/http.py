@@ -80,6 +80,7 @@ class HttpEngine:
         self._max_response_bytes = max_response_bytes
         self._client = httpx2.AsyncClient(
             verify=verify,
+            timeout=None,  # the attempt's time is the only one; the library's own is five seconds
             trust_env=False,
             follow_redirects=False,
             # Slots bound concurrency where work is claimed; a queue here would only eat an attempt's time.
