@@ -170,6 +170,7 @@ class Memory:
             view = replay(history)
             assert view.run == self.run(run)
             assert dict(view.calls) == self.loaded.calls[TENANT, run]
+            _check_pairs(history)
 
 
 def _protected(call: Call) -> tuple[object, ...]:
@@ -200,6 +201,25 @@ def _check_hop(
     else:
         assert new.fence > old.fence
         assert new.owner is None
+
+
+ASKED, ANSWERED = {"ModelRequestStarted"}, {"ModelResponseRecorded", "ModelOutcomeUnknown", "RunCompleted"}
+BEGUN = {"ToolAttemptStarted"}
+ENDED = {"ToolResultRecorded", "ToolAttemptFailed", "ToolOutcomeMarkedUnknown"}
+
+
+def _check_pairs(history: list[Event]) -> None:
+    """Every model request and every attempt has exactly one outcome, before the next begins (I4)."""
+    for begins, ends in ((ASKED, ANSWERED), (BEGUN, ENDED)):
+        open_: set[UUID | None] = set()
+        for event in history:
+            if event.type in begins:
+                assert event.call not in open_, f"{event.type} while another is open"
+                open_.add(event.call)
+            elif event.type in ends:
+                assert event.call in open_, f"{event.type} of nothing that was begun"
+                open_.discard(event.call)
+        assert not open_, "begun and never ended"
 
 
 def _new_keys(command: c.Command) -> list[tuple[str, str]]:
