@@ -9,7 +9,7 @@ import json
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -49,27 +49,37 @@ class Demo:
 
     def __init__(self, fleet: Fleet, plan: Plan, screen: Screen) -> None:
         self.repaired = 0
+        self._enqueued = 0
         self.settled = False
         self._fleet = fleet
         self._plan = plan
         self._screen = screen
         self._connection = fleet.connect("reader")
-        self.havoc = Havoc(fleet, self._connection, screen.say)
+        self._client = Client(fleet.database.dsns["producer"], fleet.valkey.url())
+        self.havoc = Havoc(fleet, self._connection, screen.say, self._enqueue, self._arrived)
 
     def run(self) -> None:
         """Enqueue wave after wave with an act after each, then wait until all is settled."""
         self._seed()
-        with Client(self._fleet.database.dsns["producer"], self._fleet.valkey.url()) as client:
-            for wave, act in zip(self._plan.waves, self._plan.acts, strict=True):
-                client.enqueue_many(_request(order) for order in wave)
-                self._rest(PAUSE_S)
-                self.havoc.act(act)
+        for wave, act in zip(self._plan.waves, self._plan.acts, strict=True):
+            self._enqueue(wave)
+            self._rest(PAUSE_S)
+            self.havoc.act(act)
         self._settle()
 
     def close(self) -> None:
         """Wake whoever is frozen, and let go of the ledger."""
         self.havoc.thaw()
+        self._client.close()
         self._connection.close()
+
+    def _enqueue(self, orders: Sequence[Order]) -> None:
+        self._client.enqueue_many(_request(order) for order in orders)
+        self._enqueued += len(orders)
+
+    def _arrived(self, key: str) -> bool:
+        sandbox = self._fleet.sandbox
+        return sandbox is not None and bool(sandbox.book.requests(key=key))
 
     def _seed(self) -> None:
         sandbox = self._fleet.sandbox
@@ -88,8 +98,7 @@ class Demo:
         self.havoc.look()
         ended = self._count(_ENDED)
         self._screen.ended(ended)
-        total = sum(map(len, self._plan.waves))
-        return ended == total and self.havoc.asleep == 0 and self._count(_OUTBOX) == 0
+        return ended == self._enqueued and self.havoc.asleep == 0 and self._count(_OUTBOX) == 0
 
     def _settle(self) -> None:
         self._screen.say("no more orders, no more kills: waiting until everything is settled")
@@ -149,7 +158,7 @@ def _result(fleet: Fleet, plan: Plan, demo: Demo, log: FleetLog, screen: Screen)
     for effect in sandbox.book.effects():
         effects[effect.kind] = effects.get(effect.kind, 0) + 1
     fired = dict(sandbox.get("/faults")["fired"])
-    runs = sum(map(len, plan.waves))
+    runs = len(plan.orders)
     return DemoResult(
         seed=plan.seed,
         runs=runs,
@@ -196,7 +205,7 @@ def _signals() -> Iterator[None]:
 
 
 def _run(plan: Plan, folder: Path) -> DemoResult:
-    runs = sum(map(len, plan.waves))
+    runs = len(plan.orders)
     with Screen(runs) as screen, ExitStack() as stack:
         log = stack.enter_context(FleetLog(folder / "fleet.log"))
         options = FleetOptions(

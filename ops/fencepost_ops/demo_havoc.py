@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,7 +12,7 @@ from uuid import UUID
 
 import psycopg
 
-from fencepost_ops.demo_plan import HELD, Act, Kill
+from fencepost_ops.demo_plan import HELD, Act, Kill, Order
 from fencepost_ops.fleet import Fleet
 
 PATIENCE_S: Final = 1.5  # how long to wait until a process of the role has something in hand
@@ -21,15 +21,17 @@ COMPANY_WITHIN_S: Final = 5.0  # how long to wait until another of the role is a
 SPARED_FOR_S: Final = 2.0  # whoever was woken gets the time to bring what it holds before it is killed
 THAW_AFTER_S: Final = 12.0  # at the latest, whatever has been taken over
 LOOK_EVERY_S: Final = 0.02
+BAITS: Final = 4  # parts of a freeze's orders
+BITES_WITHIN_S: Final = 5.0  # how long one part may take until one of its attempts is in flight
 
 # Processes that hold something at this moment, the busiest first.
 _BUSY: Final = """
 SELECT w.pid FROM fencepost.outbox o JOIN fencepost.workers w ON w.token = o.worker
 WHERE w.role = %s AND w.ended_at IS NULL GROUP BY w.pid ORDER BY count(*) DESC, w.pid
 """
-# Attempts whose request has surely been sent and whose answer has surely not come; and who waits for it.
+# First attempts that are not old enough to have been answered, and who waits for it.
 _IN_FLIGHT: Final = """
-SELECT w.pid, c.id, c.fence
+SELECT w.pid, c.id, c.fence, c.operation
 FROM fencepost.calls c
 JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
 JOIN fencepost.workers w ON w.token = o.worker
@@ -37,7 +39,7 @@ JOIN fencepost.events e ON e.tenant = c.tenant AND e.run = c.run AND e.call = c.
     AND e.type = 'ToolAttemptStarted' AND e.attempt = c.attempts
 WHERE c.state = 'DISPATCHING' AND w.role = 'dispatcher' AND w.ended_at IS NULL AND c.attempts = 1
     AND c.arguments::json ->> 'order_id' LIKE %s
-    AND fencepost.now() - e.recorded_at BETWEEN interval '0.1 s' AND interval '0.35 s'
+    AND fencepost.now() - e.recorded_at < interval '0.4 s'
 """
 _AT_WORK: Final = "SELECT pid FROM fencepost.workers WHERE role = %s AND ended_at IS NULL"
 _TAKEN_OVER: Final = """
@@ -57,14 +59,27 @@ class Frozen:
 
 
 class Havoc:
-    """Kills and freezes processes of a fleet; `say` is told of each. What it has frozen, `thaw` wakes."""
+    """Kills and freezes processes of a fleet; `say` is told of each. What it has frozen, `thaw` wakes.
 
-    def __init__(self, fleet: Fleet, connection: psycopg.Connection[Any], say: Callable[[str], None]) -> None:
+    `enqueue` brings the orders that a freeze asks for; `arrived` says whether a service has a request of this
+    key.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        connection: psycopg.Connection[Any],
+        say: Callable[[str], object],
+        enqueue: Callable[[Sequence[Order]], object],
+        arrived: Callable[[str], bool],
+    ) -> None:
         self.killed = 0
         self.frozen = 0
         self._fleet = fleet
         self._connection = connection
         self._say = say
+        self._enqueue = enqueue
+        self._arrived = arrived
         self._asleep: list[Frozen] = []
         self._woken: dict[str, float] = {}
 
@@ -73,7 +88,7 @@ class Havoc:
         if isinstance(act, Kill):
             self._kill(act.role)
         else:
-            self._freeze()
+            self._freeze(act.bait)
 
     def look(self) -> None:
         """Wake whoever has lost all it held to others."""
@@ -119,23 +134,38 @@ class Havoc:
             self.look()
             time.sleep(LOOK_EVERY_S)
 
-    def _freeze(self) -> None:
+    def _freeze(self, bait: Sequence[Order]) -> None:
         self._wait_for_company("dispatcher")
-        until = time.monotonic() + ALIVE_WITHIN_S
+        # A part of the orders after the other until one of them is caught in flight; then the rest.
+        caught = False
+        for n in range(BAITS):
+            self._enqueue(bait[n::BAITS])
+            caught = caught or self._caught()
+        if not caught:
+            self._say("no dispatcher had an attempt in flight to be frozen with")
+
+    def _caught(self) -> bool:
+        until = time.monotonic() + BITES_WITHIN_S
         while time.monotonic() < until:
             names = {pid: name for name, pid in self._awake("dispatcher").items()}
-            held: dict[int, dict[UUID, int]] = {}
-            for pid, call, fence in self._connection.execute(_IN_FLIGHT, [f"{HELD}.%"]):
-                held.setdefault(pid, {})[call] = fence
+            held = self._in_flight()
             victim = next((pid for pid in sorted(held) if pid in names), None)
             if victim is not None and self._signal(names[victim], signal.SIGSTOP) is not None:
                 self._asleep.append(Frozen(names[victim], victim, held[victim]))
                 self.frozen += 1
                 self._say(f"froze {names[victim]} (pid {victim}), attempts in flight: {len(held[victim])}")
-                return
+                return True
             self.look()
             time.sleep(LOOK_EVERY_S)
-        self._say("no dispatcher had an attempt in flight to be frozen with")
+        return False
+
+    def _in_flight(self) -> dict[int, dict[UUID, int]]:
+        """By process, the attempts whose request has arrived and whose answer is held back."""
+        held: dict[int, dict[UUID, int]] = {}
+        for pid, call, fence, key in self._connection.execute(_IN_FLIGHT, [f"{HELD}.%"]):
+            if self._arrived(key):
+                held.setdefault(pid, {})[call] = fence
+        return held
 
     def _wake(self, one: Frozen) -> None:
         self._asleep.remove(one)

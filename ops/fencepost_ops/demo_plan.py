@@ -47,7 +47,12 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """SIGSTOP a dispatcher with an attempt in flight, until its work has been taken over."""
+    """SIGSTOP a dispatcher with an attempt in flight, until its work has been taken over.
+
+    `bait` are orders whose attempts take long enough to be caught at it; they come when all is ready for it.
+    """
+
+    bait: tuple[Order, ...]
 
 
 Act = Kill | Freeze
@@ -68,6 +73,12 @@ class Plan:
     scarce: tuple[str, int]
     """A kind of goods and how many there are: fewer than are ordered."""
 
+    @property
+    def orders(self) -> list[Order]:
+        """All orders, those of the freezes too."""
+        bait = [order for act in self.acts if isinstance(act, Freeze) for order in act.bait]
+        return [*(order for wave in self.waves for order in wave), *bait]
+
 
 def make_plan(seed: int, runs: int) -> Plan:
     """The plan of a seed. With fewer than `LEAST_FOR_ALL` runs some faults find no order."""
@@ -79,10 +90,11 @@ def make_plan(seed: int, runs: int) -> Plan:
         _order(chance, group, number, scarce[0]) for group, size in groups.items() for number in range(size)
     ]
     chance.shuffle(orders)
-    acts = _acts(chance)
+    bait = [order for order in orders if order.id.startswith(f"{HELD}.")]
+    acts = _acts(chance, bait)
     return Plan(
         seed=seed,
-        waves=_waves(orders, len(acts)),
+        waves=_waves([order for order in orders if order not in bait], len(acts)),
         acts=acts,
         faults=tuple(_rules(places, seed)),
         kinds=frozenset(kind.value for kind in Kind if kind.value in groups or kind is Kind.REFUSE),
@@ -94,7 +106,7 @@ def make_plan(seed: int, runs: int) -> Plan:
 def _groups(runs: int) -> dict[str, int]:
     """How many orders each group has. Every fault has a group, named after it; the others are ordinary."""
     share = max(1, runs // 100)
-    wanted = {HELD: max(4, runs // 10)}
+    wanted = {HELD: max(8, runs // 12)}
     wanted |= {kind.value: share for kind in Kind if kind is not Kind.REFUSE}
     wanted |= {f"refuse-{service}": share for service in SERVICES}
     wanted |= {"poor": 2 * share, "scarce": 2 * share}
@@ -134,18 +146,15 @@ def _waves(orders: Sequence[Order], number: int) -> tuple[tuple[Order, ...], ...
     return tuple(map(tuple, waves))
 
 
-def _acts(chance: random.Random) -> tuple[Act, ...]:
+def _acts(chance: random.Random, bait: Sequence[Order]) -> tuple[Act, ...]:
     """Kills in any order, the compensator's when something is to be offset; freezes in between."""
+    first, second = (Freeze(tuple(bait[n::FREEZES])) for n in range(FREEZES))
     roles = [role for role, count in KILLS.items() for _ in range(count) if role != "compensator"]
     kills: list[Act] = [Kill(role) for role in _apart(chance, roles)]
     third = len(kills) // 3
-    acts = [
-        *kills[:third],
-        Freeze(),
-        *kills[third : 2 * third],
-        *(Kill("compensator"),) * KILLS["compensator"],
-    ]
-    return (*acts, Freeze(), *kills[2 * third :])
+    early, late = kills[third : 2 * third], kills[2 * third :]
+    offsetting = [Kill("compensator")] * KILLS["compensator"]
+    return (*kills[:third], first, *early, *offsetting, second, *late)
 
 
 def _apart(chance: random.Random, roles: Sequence[str]) -> list[str]:

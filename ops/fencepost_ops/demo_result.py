@@ -15,9 +15,9 @@ from fencepost_ops.commands.output import print_table
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """One demo. `effects` and `faults` are from the services themselves, everything else from the ledger.
+    """One demo. `effects` and `faults` are from the services themselves, all else from the ledger.
 
-    `fenced_writes` counts outcomes that a worker brought after its term had passed on, as the fleet's log says;
+    `fenced_writes` counts outcomes that a worker brought after its term had passed on, from the fleet's log;
     `evidence` those of them that were real answers and are kept. `repaired`: settled by a person.
     """
 

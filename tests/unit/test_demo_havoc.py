@@ -1,7 +1,7 @@
 """Kills and freezes: the right process, at the right moment, and nobody is left asleep."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -9,9 +9,10 @@ import pytest
 
 from fencepost_ops import demo_havoc
 from fencepost_ops.demo_havoc import Havoc
-from fencepost_ops.demo_plan import Freeze, Kill
+from fencepost_ops.demo_plan import Freeze, Kill, Order
 
 CALL = uuid4()
+BAIT = tuple(Order(f"held.{n:03d}", {}) for n in range(8))
 
 
 class Rows(list[Any]):
@@ -20,12 +21,16 @@ class Rows(list[Any]):
 
 
 class FakeLedger:
-    """Says who holds what. `in_flight` are (pid, call, fence); `taken_over` how many were taken since."""
+    """Says who holds what. `in_flight` are (pid, call, fence, key); `taken_over` counts those taken since."""
 
     def __init__(self) -> None:
         self.busy: list[int] = []
-        self.in_flight: list[tuple[int, UUID, int]] = []
+        self.in_flight: list[tuple[int, UUID, int, str]] = []
         self.taken_over = 0
+        self.brought: list[Order] = []
+
+    def bring(self, orders: Sequence[Order]) -> None:
+        self.brought += orders
 
     def execute(self, statement: str, _values: object = None) -> Rows:
         if statement == demo_havoc._BUSY:
@@ -60,7 +65,7 @@ Made = tuple[Havoc, FakeFleet, FakeLedger, list[str]]
 def made() -> Made:
     fleet, ledger, said = FakeFleet(), FakeLedger(), list[str]()
     say: Callable[[str], None] = said.append
-    return Havoc(fleet, ledger, say), fleet, ledger, said  # type: ignore[arg-type]
+    return Havoc(fleet, ledger, say, ledger.bring, bool), fleet, ledger, said  # type: ignore[arg-type]
 
 
 def test_the_process_with_work_in_hand_is_killed(made: Made) -> None:
@@ -94,8 +99,8 @@ def test_a_dispatcher_is_frozen_with_an_attempt_in_flight_and_woken_once_it_was_
     made: Made,
 ) -> None:
     havoc, fleet, ledger, _ = made
-    ledger.in_flight = [(12, CALL, 3)]
-    havoc.act(Freeze())
+    ledger.in_flight = [(12, CALL, 3, "key")]
+    havoc.act(Freeze(BAIT))
     assert fleet.sent == [("dispatcher-2", signal.SIGSTOP)]
     havoc.look()
     assert havoc.asleep == 1
@@ -103,13 +108,34 @@ def test_a_dispatcher_is_frozen_with_an_attempt_in_flight_and_woken_once_it_was_
     havoc.look()
     assert fleet.sent == [("dispatcher-2", signal.SIGSTOP), ("dispatcher-2", signal.SIGCONT)]
     assert (havoc.frozen, havoc.asleep) == (1, 0)
+    assert sorted(order.id for order in ledger.brought) == [order.id for order in BAIT]
+
+
+def test_an_attempt_whose_request_has_not_arrived_is_no_reason_to_freeze(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_havoc, "BITES_WITHIN_S", 0.01)
+    havoc, _, ledger, _ = made
+    ledger.in_flight = [(12, CALL, 3, "")]
+    havoc.act(Freeze(BAIT))
+    assert havoc.frozen == 0
+
+
+def test_where_nothing_is_caught_in_flight_no_freeze_is_counted(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo_havoc, "BITES_WITHIN_S", 0.0)
+    havoc, fleet, ledger, said = made
+    havoc.act(Freeze(BAIT))
+    assert (havoc.frozen, fleet.sent, len(ledger.brought)) == (0, [], len(BAIT))
+    assert said == ["no dispatcher had an attempt in flight to be frozen with"]
 
 
 def test_who_sleeps_or_has_just_been_woken_is_not_killed(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo_havoc, "COMPANY_WITHIN_S", 0.0)
     havoc, fleet, ledger, _ = made
-    ledger.in_flight, ledger.busy = [(12, CALL, 3)], [12, 11]
-    havoc.act(Freeze())
+    ledger.in_flight, ledger.busy = [(12, CALL, 3, "key")], [12, 11]
+    havoc.act(Freeze(BAIT))
     havoc.act(Kill("dispatcher"))
     havoc.thaw()
     havoc.act(Kill("dispatcher"))
@@ -118,8 +144,8 @@ def test_who_sleeps_or_has_just_been_woken_is_not_killed(made: Made, monkeypatch
 
 def test_a_sleeper_is_woken_at_the_latest_when_the_demo_ends(made: Made) -> None:
     havoc, fleet, ledger, _ = made
-    ledger.in_flight = [(11, CALL, 3)]
-    havoc.act(Freeze())
+    ledger.in_flight = [(11, CALL, 3, "key")]
+    havoc.act(Freeze(BAIT))
     havoc.thaw()
     havoc.thaw()
     assert fleet.sent[1:] == [("dispatcher-1", signal.SIGCONT)]
@@ -127,8 +153,8 @@ def test_a_sleeper_is_woken_at_the_latest_when_the_demo_ends(made: Made) -> None
 
 def test_a_pid_that_belongs_to_another_by_now_gets_no_signal(made: Made) -> None:
     havoc, fleet, ledger, _ = made
-    ledger.in_flight = [(11, CALL, 3)]
-    havoc.act(Freeze())
+    ledger.in_flight = [(11, CALL, 3, "key")]
+    havoc.act(Freeze(BAIT))
     fleet.running["dispatcher-1"] = 99
     havoc.thaw()
     assert len(fleet.sent) == 1

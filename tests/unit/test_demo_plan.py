@@ -5,14 +5,25 @@ from collections import Counter
 
 import pytest
 
-from fencepost_ops.demo_plan import FREEZES, HELD, KILLS, LEAST_FOR_ALL, STOPPING, Freeze, Kill, make_plan
+from fencepost_ops.demo_havoc import BAITS
+from fencepost_ops.demo_plan import (
+    FREEZES,
+    HELD,
+    KILLS,
+    LEAST_FOR_ALL,
+    STOPPING,
+    Freeze,
+    Kill,
+    Plan,
+    make_plan,
+)
 from fencepost_ops.sandbox.faults import Kind, parse_file
 
 SEEDS = range(20)
 
 
-def ids(plan: object) -> list[str]:
-    return [order.id for wave in plan.waves for order in wave]  # type: ignore[attr-defined]
+def ids(plan: Plan) -> list[str]:
+    return [order.id for order in plan.orders]
 
 
 def test_a_seed_gives_the_same_plan_again_and_another_seed_another() -> None:
@@ -73,10 +84,13 @@ def test_orders_that_cannot_succeed_come_early_and_waves_are_equal() -> None:
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_attempts_that_are_surely_in_flight_are_in_every_half_of_a_demo() -> None:
-    plan = make_plan(11, 200)
-    held = [n for n, wave in enumerate(plan.waves) for o in wave if o.id.startswith(f"{HELD}.")]
-    assert min(held) < len(plan.waves) // 2 <= max(held)
+@pytest.mark.parametrize("runs", [LEAST_FOR_ALL, 200])
+def test_each_freeze_brings_the_orders_whose_attempts_are_surely_in_flight(runs: int) -> None:
+    plan = make_plan(11, runs)
+    baits = [act.bait for act in plan.acts if isinstance(act, Freeze)]
+    assert all(len(bait) >= BAITS for bait in baits)
+    assert all(order.id.startswith(f"{HELD}.") for bait in baits for order in bait)
+    assert not [o.id for wave in plan.waves for o in wave if o.id.startswith(f"{HELD}.")]
 
 
 def test_fewer_goods_are_there_than_are_ordered() -> None:
