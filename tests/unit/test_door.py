@@ -31,7 +31,7 @@ def own_files() -> list[Path]:
     """The text files of this repository, without what was made in it."""
     found = [path for name in (*ROOTS, "tests", ".ci") for path in (ROOT / name).rglob("*")]
     found += [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml"} or path.name == "Makefile"]
-    made = {"__pycache__", ".hypothesis", ".pytest_cache"}
+    made = {"__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
     return [path for path in found if path.is_file() and not made & set(path.parts)]
 
 
