@@ -24,6 +24,14 @@ _OPTIONS = (
     "-c default_transaction_isolation=read\\ committed"
 )
 
+# A pool's statements find a few rows by key among any number, over and over. They are planned once, for index
+# lookups: a plan made while the tables were small and kept for good would read all of them ever after.
+_BY_KEY = (
+    " -c plan_cache_mode=force_generic_plan -c jit=off"
+    " -c enable_seqscan=off -c enable_bitmapscan=off -c enable_hashjoin=off -c enable_mergejoin=off"
+    " -c enable_memoize=off"
+)
+
 # Shutting down, starting up, too many sessions; this session was ended for standing still in a transaction.
 _AWAY = frozenset({"57P01", "57P02", "57P03", "53300", "25P03", "25P04"})
 
@@ -59,7 +67,12 @@ class Pool:
             timeout=5,
             open=False,
             check=ConnectionPool.check_connection,
-            kwargs={"application_name": name, "options": _OPTIONS, "connect_timeout": 5},
+            kwargs={
+                "application_name": name,
+                "options": _OPTIONS + _BY_KEY,
+                "connect_timeout": 5,
+                "prepare_threshold": 0,
+            },
         )
         self._opened = False
 

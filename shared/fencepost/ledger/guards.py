@@ -143,7 +143,8 @@ BEGIN
             IF (OLD.doubt AND NOT NEW.doubt)
                AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
                     SELECT 1 FROM fencepost.events e
-                    WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.run = NEW.run AND e.call = NEW.id
+                    WHERE e.id = NEW.proof
+                      AND (e.tenant, e.run, e.call) IS NOT DISTINCT FROM (NEW.tenant, NEW.run, NEW.id)
                       AND e.type IN ({_list(PROOFS)}))) THEN
                 RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
             END IF;
@@ -207,8 +208,9 @@ BEGIN
             END IF;
             IF NEW.presented_office = 'call' THEN
                 via := 'call';
-                IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
-                        AND c.id = NEW.presented_call AND (c.fence < NEW.presented_fence
+                IF NOT EXISTS (SELECT 1 FROM fencepost.calls c
+                        WHERE c.tenant = NEW.tenant AND c.id = NEW.presented_call
+                        AND c.run IS NOT DISTINCT FROM NEW.id AND (c.fence < NEW.presented_fence
                             OR (c.fence = NEW.presented_fence AND c.owner = NEW.presented_owner))) THEN
                     RAISE EXCEPTION 'run %: the presented term of its call is not the accepted one', NEW.id
                         USING ERRCODE = 'FP002';
@@ -253,7 +255,8 @@ BEGIN
                     USING ERRCODE = 'FP001';
             END IF;
             IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
-                SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
+                SELECT 1 FROM fencepost.calls c
+                    WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
                     AND (c.state IN ({OPEN_SQL}) OR c.doubt)) THEN
                 RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
             END IF;
@@ -274,7 +277,8 @@ BEGIN
     -- Judged at COMMIT: the last call's outcome and the run's end are one change, but two statements.
     IF EXISTS (SELECT 1 FROM fencepost.runs r
             WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
-       AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
+       AND EXISTS (SELECT 1 FROM fencepost.calls c
+            WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
             AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', {_list(CALL_UNSETTLED)})) THEN
         RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id
             USING ERRCODE = 'FP001';
@@ -307,7 +311,8 @@ BEGIN
     IF OLD.doubt AND NOT NEW.doubt
        AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
             SELECT 1 FROM fencepost.events e
-            WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
+            WHERE e.id = NEW.proof
+                AND (e.tenant, e.call) IS NOT DISTINCT FROM (NEW.tenant, NEW.call)
                 AND e.type IN ({_list(PROOFS)}))) THEN
         RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
     END IF;
@@ -339,15 +344,21 @@ CREATE TRIGGER guard_outbox BEFORE UPDATE ON fencepost.outbox
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_outbox();
 
 CREATE FUNCTION fencepost.guard_outbox_end() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    state text;
 BEGIN
     -- Judged at COMMIT: an open subject always has its row, whatever its change wrote in between (I12).
     IF EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = OLD.tenant AND o.subject = OLD.subject) THEN
         RETURN NULL;
     END IF;
-    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r
-            WHERE r.tenant = OLD.tenant AND r.id = OLD.subject AND r.status NOT IN ('COMPLETED', 'STOPPED')))
-       OR (OLD.kind = 'call' AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = OLD.tenant
-            AND c.id = OLD.subject AND c.state IN (@OPEN@))) THEN
+    -- By key first, judged afterwards: asked for an open call, Postgres may walk the index of all open ones.
+    IF OLD.kind = 'run' THEN
+        SELECT r.status INTO state FROM fencepost.runs r WHERE r.tenant = OLD.tenant AND r.id = OLD.subject;
+    ELSE
+        SELECT c.state INTO state FROM fencepost.calls c WHERE c.tenant = OLD.tenant AND c.id = OLD.subject;
+    END IF;
+    IF (OLD.kind = 'run' AND state NOT IN ('COMPLETED', 'STOPPED'))
+       OR (OLD.kind = 'call' AND state IN (@OPEN@)) THEN
         RAISE EXCEPTION 'outbox %: its subject is open', OLD.subject USING ERRCODE = 'FP001';
     END IF;
     RETURN NULL;
@@ -375,6 +386,18 @@ CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.runs
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.operations
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+
+CREATE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- What a foreign key would ask of every row, asked once of a statement's; runs are never deleted.
+    IF EXISTS (SELECT 1 FROM (SELECT DISTINCT tenant, run FROM added) a
+            WHERE NOT EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = a.tenant AND r.id = a.run)) THEN
+        RAISE EXCEPTION 'an event of a run that does not exist' USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER guard_events AFTER INSERT ON fencepost.events REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.guard_events();
 
 CREATE FUNCTION fencepost.guard_evidence() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN

@@ -27,65 +27,58 @@ from fencepost.subjects import Call, Run
 
 Key = tuple[str, UUID]
 
-_RUNS = "(SELECT * FROM unnest(%(run_tenants)s::text[], %(runs)s::uuid[]))"
-_TOUCHED = "(SELECT * FROM unnest(%(call_tenants)s::text[], %(calls)s::uuid[]))"
-_WHOLE = "(SELECT * FROM unnest(%(whole_tenants)s::text[], %(whole)s::uuid[]))"
-_CLAIMS = "(SELECT * FROM unnest(%(claim_tenants)s::text[], %(claims)s::uuid[]))"
+_RUNS = "unnest(%(run_tenants)s::text[], %(runs)s::uuid[]) AS w (tenant, id)"
+_TOUCHED = "unnest(%(call_tenants)s::text[], %(calls)s::uuid[]) AS w (tenant, id)"
+_WHOLE = "unnest(%(whole_tenants)s::text[], %(whole)s::uuid[]) AS w (tenant, id)"
+_CLAIMS = "unnest(%(claim_tenants)s::text[], %(claims)s::uuid[]) AS w (tenant, id)"
+_NOT_CLAIMED = f"(outbox.tenant, outbox.subject) NOT IN (SELECT * FROM {_CLAIMS})"
 
-_OPEN = f"(state IN ({OPEN_SQL}) OR doubt)"
-_OPEN_CALLS = f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, run) IN {_RUNS} AND {_OPEN}"
-_TOUCHED_CALLS = f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, id) IN {_TOUCHED}"
-_EFFECTS = (
-    f"SELECT {{what}} FROM fencepost.calls WHERE (tenant, run) IN {_WHOLE}"
-    " AND (compensates IS NOT NULL OR (state = 'SUCCEEDED' AND effect <> 'read'))"
-)
-_THREE = (_OPEN_CALLS, _TOUCHED_CALLS, _EFFECTS)
-
-
-def _union(what: str) -> str:
-    return " UNION ".join(part.format(what=what) for part in _THREE)
-
-
-_KEYS = (
-    "SELECT * FROM unnest(%(key_tenants)s::text[], %(keys)s::text[]) UNION "
-    + _union("tenant, operation")
-    + " UNION "
-    + _union("tenant, compensates")
-)
 _CALL_WHAT = rows.select("calls", rows.CALL_COLUMNS)
+_ROW_WHAT = rows.select("outbox", rows.ROW_COLUMNS)
+_RUN_WHAT = rows.select("runs", rows.RUN_COLUMNS)
+_OPERATION_WHAT = rows.select("operations", rows.OPERATION_COLUMNS)
 
-LOCK_RUNS = (
-    f"SELECT 1 FROM fencepost.runs WHERE (tenant, id) IN {_RUNS} ORDER BY tenant, id FOR NO KEY UPDATE"
+# See schema.py on tenants: by key they are equal, by anything else not distinct.
+_OF_RUN = "calls ON calls.run = w.id AND calls.tenant IS NOT DISTINCT FROM w.tenant"
+_OPEN = f"FROM {_RUNS} JOIN fencepost.{_OF_RUN} WHERE (calls.state IN ({OPEN_SQL}) OR calls.doubt)"
+_NAMED = f"FROM {_TOUCHED} JOIN fencepost.calls USING (tenant, id)"
+_EFFECTS = (
+    f"FROM {_WHOLE} JOIN fencepost.{_OF_RUN}"
+    " WHERE calls.compensates IS NOT NULL OR (calls.state = 'SUCCEEDED' AND calls.effect <> 'read')"
 )
+
+
+def _calls(what: str, *, touched: bool, whole: bool) -> str:
+    """The calls a batch needs: its runs' open ones, those it names, and where it offsets, all effects."""
+    arms = [_OPEN, *[_NAMED] * touched, *[_EFFECTS] * whole]
+    return " UNION ALL ".join(f"SELECT {what} {arm}" for arm in arms)
+
+
+# A locking SELECT gives each row as it stands once its lock is held, however long that took: what it read is
+# what it locked. Only which rows there are was settled before; the run's lock, taken first, holds that still.
+LOCK_RUNS = f"""
+SELECT {_RUN_WHAT} FROM {_RUNS} JOIN fencepost.runs USING (tenant, id)
+ORDER BY tenant, id FOR NO KEY UPDATE OF runs
+"""
 NEW_KEYS = """
 INSERT INTO fencepost.operations (tenant, key, scope, arguments_hash, status)
 SELECT t, k, s, '', 'released'
 FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[]) AS new (t, k, s)
 ORDER BY t, k ON CONFLICT DO NOTHING
 """
-LOCK_OPERATIONS = f"""
-SELECT 1 FROM fencepost.operations WHERE (tenant, key) IN ({_KEYS}) ORDER BY tenant, key FOR NO KEY UPDATE
-"""
-_ROW_WHAT = rows.select("outbox", rows.ROW_COLUMNS)
 LOCK_CLAIMED = f"""
-SELECT {_ROW_WHAT} FROM fencepost.outbox WHERE (tenant, subject) IN {_CLAIMS}
-ORDER BY tenant, subject FOR UPDATE SKIP LOCKED
+SELECT {_ROW_WHAT} FROM {_CLAIMS} JOIN fencepost.outbox ON outbox.tenant = w.tenant AND outbox.subject = w.id
+ORDER BY outbox.tenant, outbox.subject FOR UPDATE OF outbox SKIP LOCKED
 """
 LOCK_ROWS = f"""
-SELECT {_ROW_WHAT} FROM fencepost.outbox WHERE (tenant, run) IN {_RUNS} AND (tenant, subject) NOT IN {_CLAIMS}
-ORDER BY tenant, subject FOR UPDATE
+SELECT {_ROW_WHAT} FROM {_RUNS}
+JOIN fencepost.outbox ON outbox.run = w.id AND outbox.tenant IS NOT DISTINCT FROM w.tenant
+WHERE {_NOT_CLAIMED} ORDER BY outbox.tenant, outbox.subject FOR UPDATE OF outbox
 """
-READ_RUNS = (
-    f"SELECT {rows.select('runs', rows.RUN_COLUMNS)} FROM fencepost.runs WHERE (tenant, id) IN {_RUNS}"
-)
-READ_CALLS = _union(_CALL_WHAT)
-READ_OPERATIONS = (
-    f"SELECT {rows.select('operations', rows.OPERATION_COLUMNS)} FROM fencepost.operations "
-    f"WHERE (tenant, key) IN ({_KEYS})"
-)
 READ_EVIDENCE = f"""
-SELECT call, attempt, applied, receipt, result, code, retryable FROM fencepost.evidence
-WHERE (tenant, call) IN {_TOUCHED} ORDER BY recorded_at, id
+SELECT e.call, e.attempt, e.applied, e.receipt, e.result, e.code, e.retryable FROM {_TOUCHED}
+JOIN fencepost.evidence e ON e.call = w.id AND e.tenant IS NOT DISTINCT FROM w.tenant
+ORDER BY e.recorded_at, e.id
 """
 READ_ALIVE = """
 SELECT token FROM fencepost.workers
@@ -93,6 +86,26 @@ WHERE token = ANY(%(workers)s) AND ended_at IS NULL AND last_seen > fencepost.no
 """
 READ_APPLIED = "SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s)"
 READ_NOW = "SELECT fencepost.now()"
+
+
+def _read_calls(*, touched: bool, whole: bool) -> str:
+    return _calls(_CALL_WHAT, touched=touched, whole=whole)
+
+
+def _lock_operations(*, touched: bool, whole: bool) -> str:
+    """The keys of those calls, and the new ones: each is locked before anything is decided about it."""
+    what = "calls.tenant, unnest(ARRAY[calls.operation, calls.compensates])"
+    new = "SELECT * FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[])"
+    return f"""
+SELECT {_OPERATION_WHAT} FROM fencepost.operations
+WHERE (tenant, key) IN ({new} UNION ALL {_calls(what, touched=touched, whole=whole)})
+ORDER BY tenant, key FOR NO KEY UPDATE
+"""
+
+
+_SHAPES = [(touched, whole) for touched in (False, True) for whole in (False, True)]
+READ_CALLS = {shape: _read_calls(touched=shape[0], whole=shape[1]) for shape in _SHAPES}
+LOCK_OPERATIONS = {shape: _lock_operations(touched=shape[0], whole=shape[1]) for shape in _SHAPES}
 
 
 @dataclass(slots=True)
@@ -134,8 +147,6 @@ def parameters(batch: Sequence[c.Command], worker_ttl: timedelta) -> dict[str, A
         "new_tenants": [t for t, _, _ in new],
         "new_keys": [k for _, k, _ in new],
         "new_scopes": [s for _, _, s in new],
-        "key_tenants": [t for t, _, _ in new],
-        "keys": [k for _, k, _ in new],
         "workers": sorted({x.worker for x in batch if isinstance(x, c.Claim)}),
         "worker_ttl": worker_ttl,
         "ids": [x.id for x in batch],
@@ -178,39 +189,35 @@ def _half_locked(batch: Sequence[c.Command], args: dict[str, Any], loaded: Loade
 def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedelta) -> Loaded:
     """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are."""
     args = parameters(batch, worker_ttl)
+    shape = bool(args["calls"]), bool(args["whole"])
     with connection.pipeline():
-        connection.execute(LOCK_RUNS, args)
+        runs = connection.execute(LOCK_RUNS, args)
         if args["new_keys"]:
             connection.execute(NEW_KEYS, args)
-        connection.execute(LOCK_OPERATIONS, args)
-        claimed = connection.execute(LOCK_CLAIMED, args)
-        others = connection.execute(LOCK_ROWS, args)
-        reads = [
-            connection.execute(statement, args)
-            for statement in (
-                READ_RUNS,
-                READ_CALLS,
-                READ_OPERATIONS,
-                READ_EVIDENCE,
-                READ_ALIVE,
-                READ_APPLIED,
-                READ_NOW,
-            )
-        ]
-        runs, calls, operations, evidence, alive, applied, clock = (r.fetchall() for r in reads)
-        held = claimed.fetchall() + others.fetchall()
-    loaded = Loaded(now=clock[0][0])
-    loaded.runs = {(r[0], r[1]): Run(*r) for r in runs}
-    for row in calls:
-        call = Call(*row)
-        loaded.calls[call.tenant, call.run][call.id] = call
-    loaded.operations = {(r[0], r[1]): Operation(*r) for r in operations}
-    filed: dict[UUID, list[Evidence]] = defaultdict(list)
-    for call_id, *said in evidence:
-        filed[call_id].append(Evidence(*said))
-    loaded.evidence = {call_id: tuple(found) for call_id, found in filed.items()}
-    loaded.rows = {(r[0], r[1]): Row(*r) for r in held}
+        operations = connection.execute(LOCK_OPERATIONS[shape], args)
+        locked = [connection.execute(LOCK_CLAIMED, args)] if args["claims"] else []
+        locked.append(connection.execute(LOCK_ROWS, args))
+        calls = connection.execute(READ_CALLS[shape], args)
+        evidence = connection.execute(READ_EVIDENCE, args).fetchall if args["calls"] else list
+        alive = connection.execute(READ_ALIVE, args).fetchall if args["workers"] else list
+        applied = connection.execute(READ_APPLIED, args)
+        clock = connection.execute(READ_NOW).fetchall()
+        loaded = Loaded(now=clock[0][0])
+        loaded.runs = {(r[0], r[1]): Run(*r) for r in runs}
+        for row in calls:
+            call = Call(*row)
+            loaded.calls[call.tenant, call.run][call.id] = call
+        loaded.operations = {(r[0], r[1]): Operation(*r) for r in operations}
+        loaded.rows = {(r[0], r[1]): Row(*r) for held in locked for r in held}
+        loaded.alive = {r[0] for r in alive()}
+        loaded.applied = {r[0] for r in applied}
+        loaded.evidence = _evidence(evidence())
     loaded.half_locked = _half_locked(batch, args, loaded)
-    loaded.alive = {r[0] for r in alive}
-    loaded.applied = {r[0] for r in applied}
     return loaded
+
+
+def _evidence(found: Sequence[Sequence[Any]]) -> dict[UUID, tuple[Evidence, ...]]:
+    filed: dict[UUID, list[Evidence]] = defaultdict(list)
+    for call_id, *said in found:
+        filed[call_id].append(Evidence(*said))
+    return {call_id: tuple(facts) for call_id, facts in filed.items()}

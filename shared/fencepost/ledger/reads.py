@@ -25,7 +25,7 @@ SELECT {rows.select("runs", rows.RUN_COLUMNS)} FROM {_SUBJECTS} JOIN fencepost.r
 """
 _CONTEXT_CALLS = f"""
 SELECT {rows.select("calls", rows.CALL_COLUMNS)}, payloads.data
-FROM {_SUBJECTS} JOIN fencepost.calls ON calls.tenant = s.tenant AND calls.run = s.id
+FROM {_SUBJECTS} JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
 LEFT JOIN fencepost.payloads ON payloads.tenant = calls.tenant AND payloads.digest = calls.result
 ORDER BY calls.turn, calls.ordinal, calls.id
 """

@@ -82,14 +82,15 @@ BEGIN
                                 created_at, deadline, ready_at)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
             v_now, v_now + p_deadline, v_now)
-    ON CONFLICT (tenant, run_key) DO NOTHING RETURNING * INTO v_run;
+    ON CONFLICT (run_key, tenant) WHERE run_key <> '' DO NOTHING RETURNING * INTO v_run;
     IF FOUND THEN
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
         VALUES (p_tenant, p_id, 'run', p_id, 1, 'planner', v_now, v_now);
         RETURN QUERY SELECT p_id, true;
         RETURN;
     END IF;
-    SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.run_key = p_run_key;
+    SELECT * INTO v_run FROM fencepost.runs r
+    WHERE r.tenant = p_tenant AND r.run_key = p_run_key AND r.run_key <> '';
     IF v_run.request <> v_request THEN
         RAISE EXCEPTION 'run key % is taken by another request', p_run_key USING ERRCODE = 'FP409',
             HINT = 'Use another run key, or send the request that was sent first.';

@@ -156,9 +156,10 @@ DELETE_ROWS = (
 WAKE = """
 UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
 FROM (SELECT w.tenant, w.subject
-      FROM fencepost.outbox w JOIN fencepost.calls k ON k.tenant = w.tenant AND k.id = w.subject
-      WHERE (k.tenant, k.operation) IN (SELECT * FROM unnest(%s::text[], %s::text[]))
-        AND k.waits AND k.state = 'INTENT_RECORDED' AND w.due_at > %s
+      FROM unnest(%s::text[], %s::text[]) AS settled (tenant, key)
+      JOIN fencepost.calls k ON k.operation = settled.key AND k.tenant IS NOT DISTINCT FROM settled.tenant
+      JOIN fencepost.outbox w ON w.subject = k.id AND w.tenant = k.tenant
+      WHERE k.waits AND k.state = 'INTENT_RECORDED' AND w.due_at > %s
       ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
 WHERE o.tenant = due.tenant AND o.subject = due.subject
 """

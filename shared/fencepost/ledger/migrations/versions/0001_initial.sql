@@ -12,6 +12,30 @@ BEGIN
     END LOOP;
 END $$;
 
+CREATE TABLE fencepost.events (
+	tenant TEXT NOT NULL, 
+	run UUID NOT NULL, 
+	seq BIGINT NOT NULL, 
+	id UUID NOT NULL, 
+	type TEXT NOT NULL, 
+	version INTEGER NOT NULL, 
+	call UUID, 
+	attempt INTEGER, 
+	body JSON NOT NULL, 
+	digest TEXT NOT NULL, 
+	principal TEXT NOT NULL, 
+	worker TEXT, 
+	fence BIGINT, 
+	policy TEXT, 
+	causation UUID NOT NULL, 
+	recorded_at TIMESTAMP WITH TIME ZONE NOT NULL, 
+	projection TEXT, 
+	prev_hash TEXT NOT NULL, 
+	hash TEXT NOT NULL, 
+	CONSTRAINT events_pkey PRIMARY KEY (run, seq, tenant), 
+	CONSTRAINT events_id_key UNIQUE (id)
+);
+
 CREATE TABLE fencepost.evidence (
 	tenant TEXT NOT NULL, 
 	id UUID NOT NULL, 
@@ -26,7 +50,7 @@ CREATE TABLE fencepost.evidence (
 	code TEXT NOT NULL, 
 	retryable BOOLEAN DEFAULT false NOT NULL, 
 	recorded_at TIMESTAMP WITH TIME ZONE NOT NULL, 
-	CONSTRAINT evidence_pkey PRIMARY KEY (tenant, id)
+	CONSTRAINT evidence_pkey PRIMARY KEY (id, tenant)
 );
 
 CREATE TABLE fencepost.operations (
@@ -45,7 +69,7 @@ CREATE TABLE fencepost.operations (
 	preview TEXT, 
 	reused INTEGER DEFAULT 0 NOT NULL, 
 	proof UUID, 
-	CONSTRAINT operations_pkey PRIMARY KEY (tenant, key)
+	CONSTRAINT operations_pkey PRIMARY KEY (key, tenant)
 );
 
 CREATE TABLE fencepost.outbox (
@@ -61,7 +85,7 @@ CREATE TABLE fencepost.outbox (
 	takeovers INTEGER DEFAULT 0 NOT NULL, 
 	worker TEXT, 
 	fence BIGINT DEFAULT 0 NOT NULL, 
-	CONSTRAINT outbox_pkey PRIMARY KEY (tenant, subject)
+	CONSTRAINT outbox_pkey PRIMARY KEY (subject, tenant)
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02);
 
@@ -69,7 +93,7 @@ CREATE TABLE fencepost.payloads (
 	tenant TEXT NOT NULL, 
 	digest TEXT NOT NULL, 
 	data BYTEA NOT NULL, 
-	CONSTRAINT payloads_pkey PRIMARY KEY (tenant, digest), 
+	CONSTRAINT payloads_pkey PRIMARY KEY (digest, tenant), 
 	CONSTRAINT payloads_digest_check CHECK (digest = encode(sha256(data), 'hex'))
 );
 
@@ -109,8 +133,7 @@ CREATE TABLE fencepost.runs (
 	presented_version BIGINT, 
 	presented_office TEXT, 
 	presented_call UUID, 
-	CONSTRAINT runs_pkey PRIMARY KEY (tenant, id), 
-	CONSTRAINT runs_tenant_run_key_key UNIQUE (tenant, run_key)
+	CONSTRAINT runs_pkey PRIMARY KEY (id, tenant)
 );
 
 CREATE TABLE fencepost.workers (
@@ -166,52 +189,29 @@ CREATE TABLE fencepost.calls (
 	presented_fence BIGINT, 
 	presented_version BIGINT, 
 	presented_office TEXT, 
-	CONSTRAINT calls_pkey PRIMARY KEY (tenant, id), 
+	CONSTRAINT calls_pkey PRIMARY KEY (id, tenant), 
 	CONSTRAINT calls_run_fkey FOREIGN KEY(tenant, run) REFERENCES fencepost.runs (tenant, id)
 );
 
-CREATE TABLE fencepost.events (
-	tenant TEXT NOT NULL, 
-	run UUID NOT NULL, 
-	seq BIGINT NOT NULL, 
-	id UUID NOT NULL, 
-	type TEXT NOT NULL, 
-	version INTEGER NOT NULL, 
-	call UUID, 
-	attempt INTEGER, 
-	body JSON NOT NULL, 
-	digest TEXT NOT NULL, 
-	principal TEXT NOT NULL, 
-	worker TEXT, 
-	fence BIGINT, 
-	policy TEXT, 
-	causation UUID NOT NULL, 
-	recorded_at TIMESTAMP WITH TIME ZONE NOT NULL, 
-	projection TEXT, 
-	prev_hash TEXT NOT NULL, 
-	hash TEXT NOT NULL, 
-	CONSTRAINT events_pkey PRIMARY KEY (tenant, run, seq), 
-	CONSTRAINT events_id_key UNIQUE (id), 
-	CONSTRAINT events_run_fkey FOREIGN KEY(tenant, run) REFERENCES fencepost.runs (tenant, id)
-);
+CREATE INDEX calls_of_run ON fencepost.calls (run);
 
-CREATE INDEX calls_of_run ON fencepost.calls (tenant, run);
+CREATE UNIQUE INDEX calls_one_compensation ON fencepost.calls (compensates, tenant) WHERE compensates IS NOT NULL AND state NOT IN ('CANCELLED', 'FAILED', 'REJECTED');
 
-CREATE UNIQUE INDEX calls_one_compensation ON fencepost.calls (tenant, compensates) WHERE compensates IS NOT NULL AND state NOT IN ('CANCELLED', 'FAILED', 'REJECTED');
+CREATE INDEX calls_open ON fencepost.calls (run) WHERE state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') OR doubt;
 
-CREATE INDEX calls_open ON fencepost.calls (tenant, run) WHERE state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') OR doubt;
+CREATE INDEX calls_waiting ON fencepost.calls (operation) WHERE waits;
 
-CREATE INDEX calls_waiting ON fencepost.calls (tenant, operation) WHERE waits;
-
-CREATE INDEX evidence_call ON fencepost.evidence (tenant, call);
+CREATE INDEX evidence_call ON fencepost.evidence (call);
 
 CREATE INDEX outbox_publish_at ON fencepost.outbox (publish_at);
 
-CREATE INDEX outbox_run ON fencepost.outbox (tenant, run);
+CREATE INDEX outbox_run ON fencepost.outbox (run);
 
 CREATE INDEX outbox_worker ON fencepost.outbox (worker) WHERE worker IS NOT NULL;
 
-CREATE INDEX runs_open ON fencepost.runs (tenant, created_at) WHERE status NOT IN ('COMPLETED', 'STOPPED');
+CREATE UNIQUE INDEX runs_key ON fencepost.runs (run_key, tenant) WHERE run_key <> '';
+
+CREATE INDEX runs_open ON fencepost.runs (created_at) WHERE status NOT IN ('COMPLETED', 'STOPPED');
 
 CREATE FUNCTION fencepost.now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE
 AS $$ SELECT clock_timestamp() $$;
@@ -312,7 +312,8 @@ BEGIN
             IF (OLD.doubt AND NOT NEW.doubt)
                AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
                     SELECT 1 FROM fencepost.events e
-                    WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.run = NEW.run AND e.call = NEW.id
+                    WHERE e.id = NEW.proof
+                      AND (e.tenant, e.run, e.call) IS NOT DISTINCT FROM (NEW.tenant, NEW.run, NEW.id)
                       AND e.type IN ('RepairDecided', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))) THEN
                 RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
             END IF;
@@ -374,8 +375,9 @@ BEGIN
             END IF;
             IF NEW.presented_office = 'call' THEN
                 via := 'call';
-                IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
-                        AND c.id = NEW.presented_call AND (c.fence < NEW.presented_fence
+                IF NOT EXISTS (SELECT 1 FROM fencepost.calls c
+                        WHERE c.tenant = NEW.tenant AND c.id = NEW.presented_call
+                        AND c.run IS NOT DISTINCT FROM NEW.id AND (c.fence < NEW.presented_fence
                             OR (c.fence = NEW.presented_fence AND c.owner = NEW.presented_owner))) THEN
                     RAISE EXCEPTION 'run %: the presented term of its call is not the accepted one', NEW.id
                         USING ERRCODE = 'FP002';
@@ -420,7 +422,8 @@ BEGIN
                     USING ERRCODE = 'FP001';
             END IF;
             IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
-                SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
+                SELECT 1 FROM fencepost.calls c
+                    WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
                     AND (c.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') OR c.doubt)) THEN
                 RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
             END IF;
@@ -441,7 +444,8 @@ BEGIN
     -- Judged at COMMIT: the last call's outcome and the run's end are one change, but two statements.
     IF EXISTS (SELECT 1 FROM fencepost.runs r
             WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = 'STOPPED')
-       AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.run = NEW.id
+       AND EXISTS (SELECT 1 FROM fencepost.calls c
+            WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
             AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', 'DISPATCHING', 'UNKNOWN')) THEN
         RAISE EXCEPTION 'run %: it cannot stop while a call is unsent or unsettled', NEW.id
             USING ERRCODE = 'FP001';
@@ -472,7 +476,8 @@ BEGIN
     IF OLD.doubt AND NOT NEW.doubt
        AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof OR NOT EXISTS (
             SELECT 1 FROM fencepost.events e
-            WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.call = NEW.call
+            WHERE e.id = NEW.proof
+                AND (e.tenant, e.call) IS NOT DISTINCT FROM (NEW.tenant, NEW.call)
                 AND e.type IN ('RepairDecided', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))) THEN
         RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
     END IF;
@@ -502,15 +507,21 @@ CREATE TRIGGER guard_outbox BEFORE UPDATE ON fencepost.outbox
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_outbox();
 
 CREATE FUNCTION fencepost.guard_outbox_end() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    state text;
 BEGIN
     -- Judged at COMMIT: an open subject always has its row, whatever its change wrote in between (I12).
     IF EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = OLD.tenant AND o.subject = OLD.subject) THEN
         RETURN NULL;
     END IF;
-    IF (OLD.kind = 'run' AND EXISTS (SELECT 1 FROM fencepost.runs r
-            WHERE r.tenant = OLD.tenant AND r.id = OLD.subject AND r.status NOT IN ('COMPLETED', 'STOPPED')))
-       OR (OLD.kind = 'call' AND EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = OLD.tenant
-            AND c.id = OLD.subject AND c.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN'))) THEN
+    -- By key first, judged afterwards: asked for an open call, Postgres may walk the index of all open ones.
+    IF OLD.kind = 'run' THEN
+        SELECT r.status INTO state FROM fencepost.runs r WHERE r.tenant = OLD.tenant AND r.id = OLD.subject;
+    ELSE
+        SELECT c.state INTO state FROM fencepost.calls c WHERE c.tenant = OLD.tenant AND c.id = OLD.subject;
+    END IF;
+    IF (OLD.kind = 'run' AND state NOT IN ('COMPLETED', 'STOPPED'))
+       OR (OLD.kind = 'call' AND state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN')) THEN
         RAISE EXCEPTION 'outbox %: its subject is open', OLD.subject USING ERRCODE = 'FP001';
     END IF;
     RETURN NULL;
@@ -536,6 +547,18 @@ CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.runs
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.operations
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+
+CREATE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- What a foreign key would ask of every row, asked once of a statement's; runs are never deleted.
+    IF EXISTS (SELECT 1 FROM (SELECT DISTINCT tenant, run FROM added) a
+            WHERE NOT EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = a.tenant AND r.id = a.run)) THEN
+        RAISE EXCEPTION 'an event of a run that does not exist' USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE TRIGGER guard_events AFTER INSERT ON fencepost.events REFERENCING NEW TABLE AS added
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.guard_events();
 
 CREATE FUNCTION fencepost.guard_evidence() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -600,14 +623,15 @@ BEGIN
                                 created_at, deadline, ready_at)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
             v_now, v_now + p_deadline, v_now)
-    ON CONFLICT (tenant, run_key) DO NOTHING RETURNING * INTO v_run;
+    ON CONFLICT (run_key, tenant) WHERE run_key <> '' DO NOTHING RETURNING * INTO v_run;
     IF FOUND THEN
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
         VALUES (p_tenant, p_id, 'run', p_id, 1, 'planner', v_now, v_now);
         RETURN QUERY SELECT p_id, true;
         RETURN;
     END IF;
-    SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.run_key = p_run_key;
+    SELECT * INTO v_run FROM fencepost.runs r
+    WHERE r.tenant = p_tenant AND r.run_key = p_run_key AND r.run_key <> '';
     IF v_run.request <> v_request THEN
         RAISE EXCEPTION 'run key % is taken by another request', p_run_key USING ERRCODE = 'FP409',
             HINT = 'Use another run key, or send the request that was sent first.';

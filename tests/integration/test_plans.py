@@ -1,0 +1,80 @@
+"""Every statement of `apply` finds its rows by key, also on tables that are empty and were never analysed.
+
+A plan made then is kept while the tables grow: a walk through a tenant's rows would cost more with every run.
+"""
+
+import re
+from collections.abc import Iterator
+
+import psycopg
+import pytest
+
+from fencepost.ledger import load, reads, write
+from fencepost.ledger.connect import Connection, Pool
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalPostgres
+from tests.integration.conftest import copied
+
+STATEMENTS = {
+    "lock runs": load.LOCK_RUNS,
+    "lock claimed rows": load.LOCK_CLAIMED,
+    "lock rows": load.LOCK_ROWS,
+    **{f"lock operations {shape}": statement for shape, statement in load.LOCK_OPERATIONS.items()},
+    **{f"read calls {shape}": statement for shape, statement in load.READ_CALLS.items()},
+    "read evidence": load.READ_EVIDENCE,
+    "read applied": load.READ_APPLIED,
+    "update runs": write.UPDATE_RUNS,
+    "update calls": write.UPDATE_CALLS,
+    "update operations": write.UPDATE_OPERATIONS,
+    "delete rows": write.DELETE_ROWS,
+    "wake": write.WAKE,
+    "context runs": reads._CONTEXT_RUNS,
+    "context calls": reads._CONTEXT_CALLS,
+    "prepare": reads._PREPARE,
+}
+KEYS = re.compile(r"\b(id|run|call|key|subject|digest|operation) = ")
+
+
+@pytest.fixture(scope="module")
+def fresh(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    """A ledger that nobody has used yet."""
+    with copied(postgres, template) as database:
+        yield database
+
+
+@pytest.fixture(scope="module")
+def session(fresh: LedgerDatabase) -> Iterator[Connection]:
+    """A session as workers have them."""
+    pool = Pool(fresh.dsns["worker"], "plans", 1)
+    with pool.connection() as connection:
+        yield connection
+    pool.close()
+
+
+def plan(session: Connection, statement: str) -> list[str]:
+    """What a prepared statement does, whatever its parameters."""
+    numbers = iter(range(1, 100))
+    text = re.sub(r"%\(\w+\)s|%s", lambda _: f"${next(numbers)}", statement)
+    # A copy without psycopg's own reading of parameters.
+    found = psycopg.ClientCursor(session).execute(f"EXPLAIN (GENERIC_PLAN, COSTS OFF) {text}").fetchall()
+    return [line for (line,) in found]
+
+
+@pytest.mark.parametrize("name", list(STATEMENTS))
+def test_a_statement_finds_its_rows_by_key(session: Connection, name: str) -> None:
+    lines = plan(session, STATEMENTS[name])
+    scans = [n for n, line in enumerate(lines) if re.search(r"(?<!Function )(?<!Subquery )Scan .*on ", line)]
+    tables = [n for n in scans if "Function Scan" not in lines[n] and "Subquery Scan" not in lines[n]]
+    assert tables
+    for n in tables:
+        assert "Index" in lines[n], "\n".join(lines)
+        assert KEYS.search(lines[n + 1]), "\n".join(lines)
+
+
+def test_a_ledgers_database_has_no_index_that_begins_with_the_tenant(fresh: LedgerDatabase) -> None:
+    with psycopg.connect(fresh.owner) as connection:
+        found = connection.execute(
+            "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'fencepost'"
+        ).fetchall()
+    assert found
+    assert [name for name, definition in found if "(tenant" in definition] == []
