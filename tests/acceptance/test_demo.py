@@ -9,10 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from fencepost import Client
+from fencepost.client import Enqueued
+from fencepost_ops.checker import SandboxBooks, check
+from fencepost_ops.demo import request_of
+from fencepost_ops.demo_plan import make_plan
+from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions
 from tests.acceptance.stage import until
 from tests.acceptance.test_up import lives, tree
 
@@ -117,3 +124,30 @@ def test_a_demo_that_is_cut_short_leaves_nothing_behind(
     assert code == (-signal.SIGKILL if number is signal.SIGKILL else 130), demo.said
     assert "Traceback" not in demo.said
     demo.leaves_nothing()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_a_service_that_breaks_its_word_is_found_out_by_its_own_book(tmp_path: Path) -> None:
+    faults = [{"kind": "drop_after_commit", "service": "wallet", "nth": 1}]
+    broken = {"wallet": {"dedupes": False, "lookup_lag_s": 3600}}  # the contract says otherwise of both
+    order = make_plan(1, 1).orders[0]
+    with (tmp_path / "log").open("w") as log:
+        options = FleetOptions(
+            data=tmp_path / "data", env=SHRUNK, sandbox_faults=faults, fsync=False, out=log
+        )
+        with Fleet(options) as fleet, fleet.connect("reader") as reader:
+            assert fleet.sandbox is not None
+            fleet.sandbox.configure(services=broken)
+            fleet.wait_ready()
+            with Client(fleet.database.dsns["producer"], fleet.valkey.url()) as client:
+                (sent,) = client.enqueue_many([request_of(order)])
+                assert isinstance(sent, Enqueued)
+                run = sent.run_id
+                (ended,) = client.wait([run], timedelta(seconds=60))
+            assert ended.status == "COMPLETED"
+            report = check(reader, SandboxBooks(fleet.sandbox.book), settled=True)
+    assert report.violated == ["I1"]
+    (violation,) = report.verdict("I1").violations
+    assert violation.run == run
+    assert "2 effects of one intent: wallet debit_" in violation.message
