@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Final
 
 from fencepost.errors import FaultInjected, UsageError
@@ -75,7 +75,8 @@ def parse_faults(text: str) -> tuple[FaultSpec, ...]:
 
 
 def _signal_self(number: int) -> None:
-    os.kill(os.getpid(), number)
+    # To this very thread: sent to the process, another thread would take it while this one ran on past the point.
+    signal.pthread_kill(get_ident(), number)
 
 
 class Faults:
