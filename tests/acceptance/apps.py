@@ -1,7 +1,7 @@
-"""The application the acceptance fleets run: the orders of the example, and tools that misbehave on purpose.
+"""The application of the acceptance fleets: the orders of the example, and tools that misbehave on purpose.
 
-Only workers import this. Two things can be changed while they run, by files in the folder ACCEPTANCE_DIR: which
-faults are armed in the processes of one role, and which tools the authority denies.
+Only workers import this. Two things can be changed while they run, by files in the folder ACCEPTANCE_DIR:
+which faults are armed in the processes of one role, and which tools the authority denies.
 """
 
 import asyncio
@@ -19,7 +19,19 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fencepost import App, Context, Contract, Dedupes, Effect, FirstFailure, Lookup, NotApplied, Proposal, Request, Turn
+from fencepost import (
+    App,
+    Context,
+    Contract,
+    Dedupes,
+    Effect,
+    FirstFailure,
+    Lookup,
+    NotApplied,
+    Proposal,
+    Request,
+    Turn,
+)
 from fencepost.app import DependencyOptions
 from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.testing import FAULTS
@@ -46,34 +58,42 @@ app.registry.update(orders.app.registry)
 app.planner("fulfil", version=1)(orders.fulfil)
 app.verify("fulfil")(orders.fulfilled)
 
-_TIMES: DependencyOptions = {
-    "attempts": 4,
-    "per_attempt": 4 * SECOND,
-    "grace": SECOND,
-    "reserve": SECOND,
-    "backoff": timedelta(milliseconds=50),
-    "backoff_cap": timedelta(milliseconds=500),
-    "reconcile_for": 30 * SECOND,
-    "margin": SECOND,
-}
-_IMPATIENT: DependencyOptions = {**_TIMES, "per_attempt": SECOND, "attempts": 6}
 _URL = "env:FENCEPOST_SANDBOX_URL"
-bank = app.dependency("bank", _URL, **_TIMES)
-blind = app.dependency("blind", _URL, **_IMPATIENT)
-mail = app.dependency("mail", _URL, **_IMPATIENT)
-local = app.dependency("local", **_TIMES)
-hasty = app.dependency("hasty", **{**_TIMES, "per_attempt": timedelta(milliseconds=1500)})
-deadly = app.dependency("deadly", **{**_TIMES, "attempts": 2})
-patient = app.dependency("patient", _URL, **{**_TIMES, "per_attempt": 9 * SECOND})
+
+
+def _times(per_attempt: timedelta = 4 * SECOND, attempts: int = 4) -> DependencyOptions:
+    return {
+        "attempts": attempts,
+        "per_attempt": per_attempt,
+        "grace": SECOND,
+        "reserve": SECOND,
+        "backoff": timedelta(milliseconds=50),
+        "backoff_cap": timedelta(milliseconds=500),
+        "reconcile_for": 30 * SECOND,
+        "margin": SECOND,
+    }
+
+
+bank = app.dependency("bank", _URL, **_times())
+blind = app.dependency("blind", _URL, **_times(SECOND, attempts=6))
+mail = app.dependency("mail", _URL, **_times(SECOND))
+local = app.dependency("local", **_times())
+hasty = app.dependency("hasty", **_times(1.5 * SECOND))
+deadly = app.dependency("deadly", **_times(attempts=2))
+patient = app.dependency("patient", _URL, **_times(9 * SECOND))
 
 UNSEEN = Contract(
-    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED, in_progress=frozenset({409})),
+    repeat=Dedupes(
+        window=timedelta(hours=1), first_failure=FirstFailure.RELEASED, in_progress=frozenset({409})
+    ),
     settle=timedelta(milliseconds=500),
     not_applied=frozenset({402, 412, 429, 503}),
     retryable=frozenset({429, 503}),
 )
 """Deduplicates, but cannot be asked: an unknown outcome is settled by a repeat, or not at all."""
-ASKED_ONLY = Contract(lookup=Lookup(by="key", strong=True), settle=SECOND, not_applied=frozenset({402, 412, 429}))
+ASKED_ONLY = Contract(
+    lookup=Lookup(by="key", strong=True), settle=SECOND, not_applied=frozenset({402, 412, 429})
+)
 """Can be asked, but must never be sent an equal request."""
 
 
@@ -93,7 +113,9 @@ class Refund(BaseModel):
 
 def _debit(args: Debit) -> Request:
     amount = {"currency": "EUR", "amount_minor": args.minor, "scale": 2}
-    return Request.post("/wallet/debits", json={"account": "acc", "amount": amount, "reference": args.reference})
+    return Request.post(
+        "/wallet/debits", json={"account": "acc", "amount": amount, "reference": args.reference}
+    )
 
 
 def _wallet_by_key(_args: BaseModel, key: str) -> Request:
@@ -178,7 +200,7 @@ def send(args: Letter) -> Request:
     return Request.post("/mail/messages", json={"to": "someone", "reference": args.reference})
 
 
-# -- Python tools, whose effects are lines of a file ----------------------------------------------------------
+# -- Python tools, whose effects are lines of a file --
 
 
 class Deed(BaseModel):
@@ -199,7 +221,12 @@ _RECEIPT = {"id": "deed"}
 
 def _effect(service: str, attempt: Attempt, result: dict[str, Any]) -> None:
     """Make the effect: one line, appended in one write, that outlives this process."""
-    whose = {"service": service, "key": attempt.operation_key, "call": attempt.call, "attempt": attempt.number}
+    whose = {
+        "service": service,
+        "key": attempt.operation_key,
+        "call": attempt.call,
+        "attempt": attempt.number,
+    }
     line = json.dumps({**whose, "receipt": result["id"], "at": time.time()})
     with (FOLDER / "deeds").open("a") as book:
         book.write(line + "\n")
@@ -212,7 +239,8 @@ def _end(deed: Deed) -> Any:
 
 
 def _result(deed: Deed) -> dict[str, Any]:
-    return _RESULTS.get(deed.then, _RECEIPT)
+    result: dict[str, Any] = _RESULTS.get(deed.then, _RECEIPT)
+    return result
 
 
 @local.python("local.do", effect=Effect.IRREVERSIBLE, intent=lambda a: ("do", a.reference))
@@ -281,7 +309,7 @@ def again(args: Deed, attempt: Attempt) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-# -- planners -------------------------------------------------------------------------------------------------
+# -- planners --
 
 
 @app.planner("steps", version=1)
@@ -307,7 +335,7 @@ def _decoded(text: str) -> str:
     return base64.b64decode(text).decode("utf-8", "surrogatepass")
 
 
-# -- faults armed from outside --------------------------------------------------------------------------------
+# -- faults armed from outside --
 
 
 def _follow(orders_file: Path) -> None:

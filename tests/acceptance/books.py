@@ -1,4 +1,4 @@
-"""What really happened, for the checker: the sandbox's book, and the file in which Python tools note their deeds."""
+"""What really happened, for the checker: the sandbox's book, and the file of what Python tools did."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""One fleet for all tests that disturb single processes; after each test nothing may be wrong with its ledger."""
+"""One fleet for most tests; after each of them the checker may have nothing against its runs."""
 
 import itertools
 import os
@@ -10,7 +10,7 @@ from tests.acceptance.stage import Stage, staged, until
 
 _numbers = itertools.count(1)
 HOSTILE = {name: os.environ[name] for name in ("FENCEPOST_HOSTILE",) if name in os.environ}
-"""FENCEPOST_HOSTILE=true in the tests' own environment: everything with late acks and redeliveries every 2 s."""
+"""With FENCEPOST_HOSTILE=true in their own environment the tests run with late acks and redeliveries."""
 SCALE = {"relay": 2, "planner": 2, "dispatcher": 2, "reconciler": 2, "compensator": 1}
 
 

@@ -47,10 +47,11 @@ TIMES = {
 }
 
 Found = TypeVar("Found")
+ENDS = ("COMPLETED", "STOPPED")
 Step = dict[str, Any]
 
 
-def until(what: str, look: Callable[[], Found], within_s: float = WITHIN_S) -> Found:
+def until(what: str, look: Callable[[], Found | None], within_s: float = WITHIN_S) -> Found:
     """The first true thing `look` gives. AssertionError, saying what was awaited, if none comes in time."""
     end = time.monotonic() + within_s
     while not (found := look()):
@@ -200,15 +201,15 @@ class Stage:
     def ended(self, *runs: UUID, within_s: float = WITHIN_S) -> list[str]:
         """Await the end of these runs; their statuses."""
         wanted = list(runs or self.sent)
-        statement = "SELECT count(*) FROM fencepost.runs WHERE id = ANY(%s) AND status IN ('COMPLETED', 'STOPPED')"
+        statement = "SELECT count(*) FROM fencepost.runs WHERE id = ANY(%s) AND status = ANY(%s)"
 
         def look() -> bool:
-            return int(self.value(statement, wanted)) == len(set(wanted))
+            return int(self.value(statement, wanted, list(ENDS))) == len(set(wanted))
 
         try:
             until(f"the end of {len(wanted)} runs", look, within_s)
         except AssertionError as late:
-            late.add_note("\n".join(self.told(run) for run in wanted if self.status(run) not in {"COMPLETED", "STOPPED"}))
+            late.add_note("\n".join(self.told(run) for run in wanted if self.status(run) not in ENDS))
             raise
         return [self.status(run) for run in wanted]
 
@@ -216,7 +217,7 @@ class Stage:
         """A run's history as text, for a failure."""
         found = self.history(run)
         lines = [f"run {run} {found.run.status} {found.run.stop_reason} {found.run.stop_detail}"]
-        lines += [f"  {e.recorded_at:%M:%S.%f} {e.seq} {e.type} {e.fence} {e.body[:200]}" for e in found.events]
+        lines += [f"  {e.recorded_at:%M:%S.%f} {e.type} {e.fence} {e.body[:200]}" for e in found.events]
         lines += [f"  {call}" for call in found.calls]
         lines += [f"  {row} (now {found.now})" for row in found.steps]
         return "\n".join(lines)
@@ -239,6 +240,11 @@ class Stage:
     def requests(self, reference: str) -> int:
         """How many requests for an effect there were under a reference."""
         return sum(request.reference == reference for request in self.book.requests())
+
+    def attempts_sent(self, reference: str) -> list[str]:
+        """Of which attempts the requests for an effect under a reference were, in order."""
+        asked = [request for request in self.book.requests() if request.reference == reference]
+        return [request.headers["fencepost-attempt"] for request in asked]
 
     def books(self) -> Books:
         return Books(self.book, self.folder / "deeds")
@@ -268,8 +274,8 @@ class Stage:
         assert pids, f"no {role} is running"
 
         def ready() -> bool:
-            living = self.fleet.pids(role).values()
-            return all((once / f"armed.{pid}").exists() for pid in pids if pid in living and not is_frozen(pid))
+            living = [pid for pid in self.fleet.pids(role).values() if pid in pids and not is_frozen(pid)]
+            return all((once / f"armed.{pid}").exists() for pid in living)
 
         until(f"{spec} armed in {role}", ready)
         return Armed(role, once, tuple(fault.marker for fault in parse_faults(spec)))

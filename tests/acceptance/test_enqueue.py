@@ -55,9 +55,15 @@ def test_a_lower_id_that_commits_after_a_higher_one_is_not_overlooked(stage: Sta
     reference = f"enqueue-{next(_numbers)}"
     dsn = stage.fleet.database.dsns["producer"]
     with psycopg.connect(dsn) as first, psycopg.connect(dsn) as gap, psycopg.connect(dsn) as second:
-        low = enqueue(first, stage, f"{reference}-low", [step("bank.debit", "d", reference=f"{reference}-low")])
-        lost = enqueue(gap, stage, f"{reference}-gap", [step("bank.debit", "d", reference=f"{reference}-gap")])
-        high = enqueue(second, stage, f"{reference}-high", [step("bank.debit", "d", reference=f"{reference}-high")])
+        low = enqueue(
+            first, stage, f"{reference}-low", [step("bank.debit", "d", reference=f"{reference}-low")]
+        )
+        lost = enqueue(
+            gap, stage, f"{reference}-gap", [step("bank.debit", "d", reference=f"{reference}-gap")]
+        )
+        high = enqueue(
+            second, stage, f"{reference}-high", [step("bank.debit", "d", reference=f"{reference}-high")]
+        )
         stage.sent.remove(lost)
         second.commit()
         gap.rollback()

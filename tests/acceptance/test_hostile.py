@@ -1,4 +1,4 @@
-"""A broker that redelivers after two seconds and drops every connection again and again: a hint is only a hint."""
+"""A broker that redelivers after two seconds and drops every connection: a hint is only a hint."""
 
 import itertools
 import threading
@@ -22,7 +22,7 @@ ONE_SLOT = {"dispatcher-1": {"FENCEPOST_SLOTS": "1"}, "dispatcher-2": {"FENCEPOS
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Late acks, a visibility timeout of 2 s; a dispatcher executes one call at a time, the rest wait in it."""
+    """Late acks, a visibility timeout of 2 s; a dispatcher executes one call at a time, others wait in it."""
     folder = tmp_path_factory.mktemp("hostile")
     with staged(folder, env=HOSTILE, scale=SCALE, env_of=ONE_SLOT) as stage:
         yield stage

@@ -79,7 +79,7 @@ def test_a_compensation_survives_the_death_of_its_dispatcher_after_the_effect(st
 def test_a_takeover_follows_a_kill_within_two_seconds(stage: Stage) -> None:
     reference = f"kill-{next(_numbers)}"
     until("two dispatchers", lambda: len(stage.pids("dispatcher")) == 2)
-    stage.sandbox.fault("delay_before", reference=reference, delay_s=3)
+    stage.sandbox.fault("delay_after_commit", reference=reference, delay_s=3)
     run = stage.send([step("patient.debit", "debit", reference=reference)])
     stage.until_event(run, "ToolAttemptStarted")
     killed_at = stage.kill_holder(run, "debit")
@@ -87,4 +87,3 @@ def test_a_takeover_follows_a_kill_within_two_seconds(stage: Stage) -> None:
     assert (taken.recorded_at - killed_at).total_seconds() <= 2
     assert stage.ended(run) == ["COMPLETED"]
     assert stage.requests(reference) == 1
-

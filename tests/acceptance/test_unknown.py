@@ -60,7 +60,9 @@ def test_a_lost_letter_waits_for_a_person_and_is_never_sent_again(stage: Stage) 
     stage.sandbox.fault("drop_after_commit", reference=reference)
     run = stage.send([step("mail.send", "letter", reference=reference)], deadline_s=4)
     call = stage.until_state(run, "letter", "NEEDS_REPAIR")
-    until("the run's deadline", lambda: stage.status(run) == "STOPPING" or stage.status(run) == "COMPENSATING")
+    until(
+        "the run's deadline", lambda: stage.status(run) == "STOPPING" or stage.status(run) == "COMPENSATING"
+    )
     (letter,) = stage.book.effects("mail", key=call.operation)
     with stage.client("operator") as client:
         client.repair(call.id, "SUCCEEDED", by="person:tester", reason="it arrived", receipt=letter.id)
@@ -77,7 +79,7 @@ def test_a_lost_answer_is_asked_for_where_it_must_not_be_repeated(stage: Stage) 
 
 
 def test_policy_that_tightens_while_an_unsent_call_waits_refuses_it(stage: Stage) -> None:
-    """Refused without an effect and waiting for its next attempt, a call is not in doubt: it ends REJECTED."""
+    """Refused without an effect and waiting to be tried again, a call is not in doubt."""
     reference = f"unknown-{next(_numbers)}"
     stage.sandbox.fault("throttle_429", reference=reference, retry_after_s=1)
     run = stage.send([step("bank.debit", "debit", reference=reference)])

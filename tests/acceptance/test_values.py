@@ -1,4 +1,4 @@
-"""Values that Postgres refuses: a success is recorded whatever it says, arguments are refused before an intent."""
+"""Values that Postgres refuses: a success is recorded whatever it says, bad arguments are no intent."""
 
 import base64
 import itertools
@@ -18,7 +18,9 @@ def raw(text: str) -> str:
 @pytest.mark.parametrize("tool", ["local.do", "local.await"])
 def test_a_success_is_recorded_whatever_it_says(stage: Stage, tool: str) -> None:
     reference = f"values-{next(_numbers)}"
-    turn = [step(tool, then, reference=f"{reference}-{then}", then=then) for then in ("nul", "nan", "surrogate")]
+    turn = [
+        step(tool, then, reference=f"{reference}-{then}", then=then) for then in ("nul", "nan", "surrogate")
+    ]
     run = stage.send(turn)
     assert stage.ended(run) == ["COMPLETED"]
     calls = stage.calls(run)
@@ -26,7 +28,8 @@ def test_a_success_is_recorded_whatever_it_says(stage: Stage, tool: str) -> None
     assert calls["nul"].receipt == "r\\u0000r"
     with stage.reader() as connection:
         kept = connection.execute(
-            "SELECT data FROM fencepost.payloads WHERE tenant = %s AND digest = %s", [stage.tenant, calls["nan"].result]
+            "SELECT data FROM fencepost.payloads WHERE tenant = %s AND digest = %s",
+            [stage.tenant, calls["nan"].result],
         ).fetchone()
     assert kept is not None
     assert json.loads(bytes(kept[0]))["high"] == float("inf")
