@@ -118,12 +118,14 @@ class RecordPlanLost(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOutcome(Command):
-    """What became of one attempt, as its worker saw it; `result` keeps the bytes of an applied one."""
+    """What became of one attempt, as its worker saw it; `result` keeps the bytes of an applied one;
+    `requests` counts the effect requests that went on the wire for it: more than one is a hidden retry (R4)."""
 
     term: Term
     call: UUID
     attempt: int
     outcome: Outcome
+    requests: int = 1
     result: Payload | None = None
 
 
@@ -171,6 +173,7 @@ class DecideRepair(Command):
     by: str
     reason: str
     receipt: str | None = None
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from typing import TypeAlias
 from fencepost.contracts import AfterTakeover, Contract, Dedupes, Effect, Natural
 from fencepost.deadlines import backoff, plus, quiet_at
 
+_LEAST_PAUSE = timedelta(milliseconds=50)
 _TICK = timedelta(microseconds=1)  # the ledger's resolution: the first instant strictly after another
 
 
@@ -252,7 +253,11 @@ def _ask_later(facts: Facts, unclear: LookupAnswer) -> Decision:
     if _past(facts):
         return Repair("the lookup stayed unclear until the reconciliation deadline")
     # Full jitter may be no pause at all; a downstream is never asked in a loop without one.
-    pause = max(facts.backoff_base, backoff(facts.asks, facts.backoff_base, facts.backoff_cap, facts.rand))
+    pause = max(
+        _LEAST_PAUSE,
+        facts.backoff_base,
+        backoff(facts.asks, facts.backoff_base, facts.backoff_cap, facts.rand),
+    )
     until = min(plus(unclear.asked_at, pause), facts.reconcile_until)
     return Wait(until, "the lookup was unclear") if until > facts.now else Ask()
 

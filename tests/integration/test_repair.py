@@ -173,24 +173,54 @@ def test_what_turns_out_to_have_happened_in_a_run_that_stopped_is_offset_as_well
     assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
 
 
-def test_a_repair_while_the_run_plans_stops_it_and_fences_its_planner_out(bench: Bench) -> None:
+def test_nobody_decides_against_a_workers_real_answer(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order(), "mail.send")
+    send, term = bench.dispatch(run, call)
+    bench.ahead(4)
+    assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+    bench.one(bench.evidence(send, term, Applied("{}", "mail-1")))
+    bench.ahead(4)
+    for decision, receipt in (("FAILED", None), ("ACCEPTED_UNKNOWN", None), ("SUCCEEDED", "mail-2")):
+        answer = bench.repair(call, decision, receipt)
+        assert isinstance(answer, c.Denied)
+        assert "mail-1" in answer.why
+    assert bench.repair(call, "SUCCEEDED", "mail-1") == c.Done("SUCCEEDED")
+
+
+def test_a_decision_on_what_somebody_saw_is_refused_once_it_has_changed(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    seen = bench.call(call).version
+    assert bench.repair(call, "UNKNOWN") == c.Done("UNKNOWN")
+    bench.reconcile(run, call)
+    assert bench.state(call) == "NEEDS_REPAIR"
+    stale: Fields = {"decision": "FAILED", "by": "ann", "reason": "looked", "seen": seen}
+    (answer,) = bench.operator.apply([c.DecideRepair(**bench.base(run), call=call, **stale)])
+    assert isinstance(answer, c.Denied)
+    assert "changed" in answer.why
+
+
+def test_what_is_found_after_the_run_stopped_waits_for_a_person_and_is_then_offset(bench: Bench) -> None:
     run = bench.start()
     call = bench.debit(run, bench.order())
     send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
     bench.ahead(4)
-    bench.reconcile(run, call)
-    bench.one(bench.evidence(send, term, Applied("{}", "r-1")))
-    bench.ahead(4)
-    assert bench.reconcile(run, call)[0] == c.Done("SUCCEEDED")
-    claim = bench.claim_run(run)
-    bench.one(claim)
-    bench.one(bench.evidence(send, term, Applied("{}", "r-2")))
-    assert bench.state(call) == "NEEDS_REPAIR"
-    bench.ahead(1.5)
-    assert bench.repair(call, "FAILED") == c.Done("FAILED")
+    ask, asking = bench.reconcile(run, call)
+    assert bench.one(bench.looked_up(ask, asking, Answer.ABSENT)) == c.Done("UNKNOWN")  # to be repeated
+    bench.one(c.RequestCancel(**bench.base(run), by="ann"))
+    ask, asking = bench.reconcile(run, call)
+    if isinstance(ask, c.Ask):
+        bench.one(bench.looked_up(ask, asking, Answer.ABSENT))
+    assert (bench.state(call), bench.status(run)) == ("FAILED", "STOPPED")
+    bench.one(bench.evidence(send, term, Applied("{}", "d-1")))
+    assert bench.repair(call, "UNKNOWN") == c.Done("UNKNOWN")
+    found, term = bench.reconcile(run, call)
+    assert found == c.Done("NEEDS_REPAIR")
     assert bench.status(run) == "STOPPED"
-    assert bench.one(bench.turn(run, claim)) == c.Fenced()
-    assert "ModelOutcomeUnknown" in bench.kinds(run)
+    assert bench.repair(call, "SUCCEEDED", "d-1") == c.Done("SUCCEEDED")
+    assert bench.status(run) == "COMPENSATING"
+    assert bench.offset(run)[0] == call
 
 
 def test_a_run_past_its_deadline_stops_although_a_call_waits_for_a_person(bench: Bench) -> None:

@@ -7,7 +7,7 @@ again with the time that is left; if not, somebody has moved on and nothing is l
 from __future__ import annotations
 
 from fencepost import commands as c
-from fencepost.decide.compensate import compensation_of, effects
+from fencepost.decide.compensate import next_to_offset
 from fencepost.decide.fold import Fold
 from fencepost.states import CallState, RunStatus
 
@@ -30,7 +30,7 @@ def _run_order(fold: Fold, command: c.ClaimRun | c.ClaimStopped) -> c.Answer:
     left = run.ready_at - command.grace - fold.now
     if run.status == RunStatus.PLANNING:
         return c.Plan(run, left)
-    forward = next((x for x in effects(fold.view) if compensation_of(fold.view, x) is None), None)
+    forward = next_to_offset(fold)
     return c.Offset(run, forward, left) if forward is not None else c.Done(run.status)
 
 

@@ -6,6 +6,7 @@ one does not stop the others; the end lists what was offset and what was not.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 from fencepost import deadlines
@@ -33,6 +34,9 @@ from fencepost.tools import compensation_key
 
 E, C, R = EventType, CallState, RunStatus
 
+UNFAMILIAR_PATIENCE = timedelta(minutes=10)
+"""How long a stopped run waits for a process that knows the tool of an effect to be offset."""
+
 
 def effects(view: View) -> list[Call]:
     """The run's own committed forward effects, the latest success first."""
@@ -59,7 +63,9 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
         return Moved()
     if command.term.fence <= run.fence:
         return Fenced()
-    if (strange := _strange_tool(fold)) is not None:
+    # Another process may know the tool; after a while the effect is listed as not offset instead.
+    strange = _strange_tool(fold)
+    if strange is not None and fold.now < deadlines.plus(run.ready_at, UNFAMILIAR_PATIENCE):
         return Unfamiliar(strange)
     fold.present(run.id, "claim")
     fold.takeovers = fold.takeovers + 1 if run.owner is not None else 0
@@ -71,7 +77,7 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
         return Done(fold.run.status)
     if run.open > run.repairs:
         return _rest(fold, "a compensation is in flight")
-    candidate = next((c for c in effects(fold.view) if _may_offset(fold, c)), None)
+    candidate = next_to_offset(fold)
     if candidate is not None and fold.takeovers < fold.known.takeover_limit:
         return Offset(fold.run, candidate, command.cap)
     if run.repairs:
@@ -94,8 +100,10 @@ def _rest(fold: Fold, reason: str) -> Answer:
     return Done(fold.run.status)
 
 
-def _may_offset(fold: Fold, call: Call) -> bool:
-    return not _why_not(fold, call) and compensation_of(fold.view, call) is None
+def next_to_offset(fold: Fold) -> Call | None:
+    """The latest effect that can be offset and has no compensation yet."""
+    may = (c for c in effects(fold.view) if compensation_of(fold.view, c) is None and not _why_not(fold, c))
+    return next(may, None)
 
 
 def _why_not(fold: Fold, call: Call) -> str | None:

@@ -46,17 +46,28 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
         return Moved()
     if fold.now >= fold.run.deadline and not call.compensates:
         return Late()  # the planner's claim, due at this instant too, stops the run
-    tool = fold.known.tool(call.tool, call.tool_version)
-    if tool is None:
-        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
+    if call.ready_at > fold.now and not call.waits:
+        return Moved()  # anybody may lower a row's due_at; when a call may be sent its own state says
     if command.term.fence <= call.fence:
         return Fenced()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = 0
     decision = fold.authorize(call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         return _denied(fold, call, decision, command.term.fence)
     return _key(fold, call, tool, command) or _start(fold, call, tool, command, decision)
+
+
+def _unfamiliar(fold: Fold, call: Call, command: ClaimCall) -> Answer:
+    """A version another process may know; a compensation is given up at its own deadline, a run at its."""
+    what = f"tool {call.tool} version {call.tool_version}"
+    if not call.compensates or call.reconcile_until is None or fold.now < call.reconcile_until:
+        return Unfamiliar(what)
+    fold.present(call.id, "claim")
+    return _reject(fold, call, 8, "late", f"no worker knew {what} before the deadline", command.term.fence)
 
 
 def _end(fold: Fold, call: Call) -> Answer:
@@ -181,9 +192,9 @@ def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
     if isinstance(outcome, Applied):
         _applied(fold, call, command, outcome)
     elif isinstance(outcome, Refused):
-        refused(fold, call, tool, outcome, command.rand)
+        refused(fold, call, tool, outcome, command.rand, requests=command.requests)
     else:
-        mark_unknown(fold, call, tool, outcome)
+        mark_unknown(fold, call, tool, outcome, requests=command.requests)
     after_call(fold, call.id)
     return Done(fold.call(call.id).state)
 
@@ -202,22 +213,26 @@ def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -
         "receipt": outcome.receipt,
         "result": command.result.digest if command.result else None,
         "preview": command.result.preview if command.result else None,
+        "requests": command.requests,
     }
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 
 
-def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float) -> None:
+def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *, requests: int = 0) -> None:
     """Proof that an attempt had no effect. In doubt it settles nothing, unless it speaks for the key (R3)."""
     spec, wait = tool.dependency, outcome.retry_after
     again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, wait)
     contradicted = any(e.applied for e in fold.evidence.get(call.id, ())) and call.effect != "read"
     if contradicted or (call.doubt and not outcome.final_answer_stored):
-        mark_unknown(fold, call, tool, Unsure(outcome.code, outcome.message), ready_at=again)
+        unsure = Unsure(outcome.code, outcome.message)
+        mark_unknown(fold, call, tool, unsure, ready_at=again, requests=requests)
         return
     in_time = again < _last_start(fold, call, tool)
     left = spec.attempts - call.attempts
     retry = outcome.retryable and left > 0 and fold.allows(call) and in_time and not call.doubt
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
+    # Whether this answer speaks for the key: only then may it clear doubt.
+    body |= {"stored": outcome.final_answer_stored, "requests": requests}
     room = {"attempts_left": left, "run_left_ms": _millis(fold.run.deadline - fold.now)}
     fold.emit(E.TOOL_ATTEMPT_FAILED, body | room, call=call.id, attempt=call.attempts)
 
@@ -240,6 +255,7 @@ def mark_unknown(
     *,
     lost: bool = False,
     ready_at: datetime | None = None,
+    requests: int = 0,
 ) -> None:
     """The effect may exist. Reconciliation gets its own deadline, stamped the first time."""
     until = call.reconcile_until if call.doubt else None
@@ -250,11 +266,14 @@ def mark_unknown(
         if call.attempts > 1
         else timedelta(0)
     )
+    until = until or deadlines.plus(fold.now, spec.reconcile_for)
     body = {
         "code": outcome.code,
         "message": outcome.message,
         "lost": lost,
-        "ready_at": rfc3339(ready_at or fold.now + pause),
-        "reconcile_until": rfc3339(until or deadlines.plus(fold.now, spec.reconcile_for)),
+        # Whatever a downstream asks for, a doubt is not put off beyond its own deadline.
+        "ready_at": rfc3339(min(ready_at or fold.now + pause, until)),
+        "reconcile_until": rfc3339(until),
+        "requests": requests,
     }
     fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

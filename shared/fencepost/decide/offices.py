@@ -42,12 +42,17 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
         return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
     if command.decision not in {C.SUCCEEDED, C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
         return Denied(f"{command.decision} is not among the decisions a person can make")
+    if command.seen is not None and command.seen != call.version:
+        return Denied("the call has changed since you looked at it; look again, then decide")
+    if (why := _disproved(fold, call, command)) is not None:
+        return Denied(why)
     quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
     if command.decision == C.FAILED and quiet is not None and fold.now <= quiet:
         return Denied(f"its last request may still take effect until {rfc3339(quiet)}; decide after that")
     if command.decision == C.SUCCEEDED and not command.receipt:
         return Denied("say how it is known that it happened: a receipt is required")
     fold.by = command.by
+    effects_before = fold.run.effects
     fold.presented[call.id] = Presented("repair")
     body: dict[str, Any] = {
         "to": command.decision,
@@ -61,14 +66,27 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
         body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, ASK_AGAIN_FOR))
     fold.emit(E.REPAIR_DECIDED, body, call=call.id)
     after_call(fold, call.id)
-    _reopen_stopped(fold)
+    if fold.run.effects > effects_before:
+        _reopen_stopped(fold)
     return Done(fold.call(call.id).state)
+
+
+def _disproved(fold: Fold, call: Call, command: DecideRepair) -> str | None:
+    """Filed evidence that a person's decision would contradict: a worker's real answer outranks a belief."""
+    applied = [e for e in fold.evidence.get(call.id, ()) if e.applied]
+    receipts = sorted({e.receipt for e in applied if e.receipt})
+    named = f"receipt {' or '.join(receipts)}" if receipts else "without a receipt"
+    if applied and command.decision in {C.FAILED, C.ACCEPTED_UNKNOWN}:
+        return f"attempt {applied[0].attempt} is known to have been applied ({named}); say that it happened"
+    if command.decision == C.SUCCEEDED and receipts and command.receipt not in {*receipts, call.receipt}:
+        return f"it is known to have been applied under another {named}; use that one"
+    return None
 
 
 def _reopen_stopped(fold: Fold) -> None:
     """After a repair in a run that has stopped: what turned out to have happened is to be offset as well."""
     run = fold.run
-    if run.status == R.STOPPED and run.on_stop == "compensate" and run.effects > 0 and not run.repairs:
+    if run.status == R.STOPPED and run.on_stop == "compensate":
         fold.presented[run.id] = Presented("repair")
         why = "an effect of the stopped run came to light"
         fold.emit(E.REPAIR_DECIDED, {"reason": why, "fence": fold.run_fence()})

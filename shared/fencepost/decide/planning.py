@@ -31,6 +31,8 @@ from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopRe
 
 E, C, R = EventType, CallState, RunStatus
 
+MAX_PROPOSALS = 256
+"""Calls of one turn at most: a change reads all open calls of its run."""
 _BACKOFF = timedelta(milliseconds=200)
 _BACKOFF_CAP = timedelta(seconds=10)
 
@@ -102,6 +104,9 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         return Fenced()
     fold.present(run.id, "term")
     fold.takeovers = 0
+    if len(command.proposals) > MAX_PROPOSALS:
+        many = f"{len(command.proposals)} proposals in one turn; at most {MAX_PROPOSALS} are taken"
+        return _lost(fold, "too_many_proposals", many, command.rand)
     answer = {"turn": run.turn + 1, "answer": command.answer.digest if command.answer else None}
     done = command.finish is not None and not command.proposals and not run.open
     if done and command.objection is None and command.finish is not None:
@@ -131,11 +136,13 @@ def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
         return Fenced()
     fold.present(run.id, "term")
-    again = retry_at(fold.now, run.failures + 1, _BACKOFF, _BACKOFF_CAP, command.rand)
-    fold.emit(
-        E.MODEL_OUTCOME_UNKNOWN,
-        {"code": command.code, "message": command.message, "ready_at": rfc3339(again)},
-    )
+    return _lost(fold, command.code, command.message, command.rand)
+
+
+def _lost(fold: Fold, code: str, message: str, rand: float) -> Answer:
+    run = fold.run
+    again = retry_at(fold.now, run.failures + 1, _BACKOFF, _BACKOFF_CAP, rand)
+    fold.emit(E.MODEL_OUTCOME_UNKNOWN, {"code": code, "message": message, "ready_at": rfc3339(again)})
     return Done(fold.run.status)
 
 

@@ -16,13 +16,15 @@ from fencepost.decide.stopping import after_call
 from fencepost.events import EventType, body_text
 from fencepost.outcomes import Refused, Unsure
 from fencepost.recovery import Facts, LookupAnswer
-from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState
+from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, RunStatus
 from fencepost.subjects import Call
 from fencepost.tools import Tool
 
-E, C = EventType, CallState
+E, C, R = EventType, CallState, RunStatus
 
 _ASK_BACKOFF = timedelta(milliseconds=100)
+UNFAMILIAR_PATIENCE = timedelta(minutes=10)
+"""How long a lost attempt waits for a process that knows its tool, before a person is asked."""
 
 
 def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
@@ -35,11 +37,11 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
         return Gone()
     if call.state not in CALL_UNSETTLED:
         return Moved()
-    tool = fold.known.tool(call.tool, call.tool_version)
-    if tool is None:
-        return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
     if command.term.fence <= call.fence:
         return Fenced()
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is None:
+        return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = fold.takeovers + 1 if call.owner is not None else 0
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
@@ -51,6 +53,21 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
     if fold.takeovers >= fold.known.takeover_limit:
         return _repair(fold, call, f"its worker was lost {fold.takeovers} times in a row")
     return _recover(fold, fold.call(call.id), tool, command)
+
+
+def _unfamiliar(fold: Fold, call: Call, command: ClaimDoubt) -> Answer:
+    """A version that another process may know, until the reconciliation deadline; then a person is asked."""
+    what = f"tool {call.tool} version {call.tool_version}"
+    until = call.reconcile_until if call.doubt else deadlines.plus(call.ready_at, UNFAMILIAR_PATIENCE)
+    if until is None or fold.now < until:
+        return Unfamiliar(what)
+    fold.present(call.id, "claim")
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
+    if call.state == C.DISPATCHING:
+        lost = {"code": "worker_lost", "message": f"no worker knows {what}", "lost": True, "requests": 0}
+        when = {"ready_at": rfc3339(fold.now), "reconcile_until": rfc3339(fold.now)}
+        fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, lost | when, call=call.id, attempt=call.attempts)
+    return _repair(fold, call, f"no worker of this fleet knows {what}")
 
 
 def _take_over(fold: Fold, call: Call, tool: Tool, rand: float) -> None:
@@ -143,7 +160,12 @@ def _repair(fold: Fold, call: Call, reason: str) -> Answer:
 def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     """Write a decision that needs nobody outside: proof, patience, or a person."""
     fence = fold.call(call.id).fence
-    if isinstance(decision, recovery.Succeed):
+    stopped = fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
+    if isinstance(decision, recovery.Succeed) and stopped:
+        # After its end a run does nothing by itself: a person says that it happened, and it is offset.
+        why = f"the effect was found ({decision.proof}, receipt {decision.receipt}) after the run had stopped"
+        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": fence}, call=call.id)
+    elif isinstance(decision, recovery.Succeed):
         known = {"receipt": decision.receipt, "result": decision.result}
         body = {"to": C.SUCCEEDED, "proof": decision.proof, "fence": fence}
         body |= known | {"preview": _preview(fold, decision.result)}
