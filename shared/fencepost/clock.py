@@ -8,6 +8,7 @@ import re
 import secrets
 import time
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 from uuid import UUID
 
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -19,6 +20,7 @@ _RFC3339 = re.compile(
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
 
 
+@lru_cache(maxsize=1024)  # a batch says the same few instants over and over
 def rfc3339(instant: datetime) -> str:
     """`2026-01-02T03:04:05.000006Z`: UTC and six decimals always, so that text sorts as time does.
 
@@ -29,6 +31,7 @@ def rfc3339(instant: datetime) -> str:
     return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
 
 
+@lru_cache(maxsize=1024)
 def parse_rfc3339(text: str) -> datetime:
     """The instant of an RFC 3339 timestamp, in UTC; decimals past the sixth are cut off, not rounded.
 

@@ -17,9 +17,12 @@ from uuid import UUID
 
 from fencepost.canonical import CanonicalError, admit, encode, sanitize
 from fencepost.clock import rfc3339
+from fencepost.records import amended
 
 SCHEMA_VERSION = 1
 GENESIS = "0" * 64
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 class EventType(StrEnum):
@@ -136,6 +139,16 @@ def body_digest(body: str) -> str:
 
 def chain_hash(event: Event) -> str:
     """The hash `event` must carry, computed from its header, its body's digest and `prev_hash`."""
+    return _hash(event, event.projection, event.prev_hash)
+
+
+def chained(event: Event, prev_hash: str, projection: str | None) -> Event:
+    """The event as the next of a history that ends in `prev_hash`, with the hash it must carry."""
+    made = _hash(event, projection, prev_hash)
+    return amended(event, prev_hash=prev_hash, projection=projection, hash=made)
+
+
+def _hash(event: Event, projection: str | None, prev_hash: str) -> str:
     header = [
         event.tenant,
         str(event.run),
@@ -152,11 +165,10 @@ def chain_hash(event: Event) -> str:
         event.policy,
         str(event.causation),
         rfc3339(event.recorded_at),
-        event.projection,
-        event.prev_hash,
+        projection,
+        prev_hash,
     ]
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(b"fencepost.event.v1\0" + text.encode()).hexdigest()
+    return hashlib.sha256(b"fencepost.event.v1\0" + _encode(header).encode()).hexdigest()
 
 
 def chain_fault(event: Event, prev_hash: str, seq: int) -> str | None:

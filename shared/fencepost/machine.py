@@ -8,12 +8,13 @@ to a subject, and when: it is computed under the locks and never carried by a ca
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from fencepost.clock import NEVER, parse_rfc3339
 from fencepost.events import Event, EventType
+from fencepost.records import amended
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, Queue, RunStatus
 from fencepost.subjects import Call, Run, View
 
@@ -34,7 +35,7 @@ def evolve(view: View | None, event: Event) -> View:
     if kind == E.TOOL_PROPOSAL_RECORDED:
         return _proposed(view, fact)
     if event.call is None:
-        return replace(view, run=replace(view.run, seq=event.seq, **_RUN_RULES[kind](view.run, fact)))
+        return View(amended(view.run, seq=event.seq, **_RUN_RULES[kind](view.run, fact)), view.calls)
     old = view.calls[event.call]
     return _moved(view, old, fact, _CALL_RULES[kind](old, fact))
 
@@ -112,17 +113,17 @@ def _proposed(view: View, fact: _Fact) -> View:
     if event.call is None:
         raise ValueError("a proposal without a call")
     call = Call(tenant=event.tenant, id=event.call, run=event.run, version=event.seq, **fact.data)
-    run = replace(run, seq=event.seq, calls=run.calls + 1, open=run.open + 1)
+    run = amended(run, seq=event.seq, calls=run.calls + 1, open=run.open + 1)
     return View(run, {**view.calls, call.id: call})
 
 
 def _moved(view: View, old: Call, fact: _Fact, changes: Changes) -> View:
     """The view with one call changed and the run's counters true again."""
     seq = fact.event.seq
-    new = replace(old, version=seq, **changes)
-    if new.state in CALL_ENDS and old.state not in CALL_ENDS:
-        new = replace(new, settled_seq=seq)
-    run = replace(view.run, seq=seq, **_counts(view.run, old, new, fact))
+    ended = changes.get("state", old.state) in CALL_ENDS and old.state not in CALL_ENDS
+    settled = {"settled_seq": seq} if ended else {}
+    new = amended(old, version=seq, **changes, **settled)
+    run = amended(view.run, seq=seq, **_counts(view.run, old, new, fact))
     return View(run, {**view.calls, new.id: new})
 
 

@@ -7,12 +7,13 @@ doubt (R3), so a key in doubt is never handed to anybody.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from uuid import UUID
 
 from fencepost.contracts import Contract, Dedupes, FirstFailure
+from fencepost.records import amended
 from fencepost.states import CallState, OperationStatus
 from fencepost.subjects import Call
 
@@ -85,14 +86,14 @@ def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, s
 
 def take(operation: Operation, call: Call) -> Operation:
     """The key held by `call`. The downstream's window still counts from the first send ever made under it."""
-    return replace(operation, status=S.OPEN, run=call.run, call=call.id, arguments_hash=call.arguments_hash)
+    return amended(operation, status=S.OPEN, run=call.run, call=call.id, arguments_hash=call.arguments_hash)
 
 
 def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
     """The key as an attempt is about to leave: the downstream's window counts from the first of them."""
     first = operation.first_sent_at or now
     window = contract.repeat.window if isinstance(contract.repeat, Dedupes) else None
-    return replace(operation, first_sent_at=first, expires_at=first + window if window else None)
+    return amended(operation, first_sent_at=first, expires_at=first + window if window else None)
 
 
 _SETTLED = {
@@ -114,8 +115,8 @@ def follow(operation: Operation, call: Call) -> Operation:
         S.COMPENSATED,
     }  # an effect that came back into doubt stays offset
     if status is None:
-        return replace(operation, status=operation.status if offset else S.OPEN, doubt=call.doubt)
-    return replace(
+        return amended(operation, status=operation.status if offset else S.OPEN, doubt=call.doubt)
+    return amended(
         operation,
         status=operation.status if offset else status,
         doubt=call.doubt,
@@ -131,9 +132,9 @@ def offset(operation: Operation, compensation: Call) -> Operation:
     failed.
     """
     if compensation.state == CallState.SUCCEEDED:
-        return replace(operation, status=S.COMPENSATED)
+        return amended(operation, status=S.COMPENSATED)
     if compensation.state in {CallState.FAILED, CallState.REJECTED, CallState.CANCELLED}:
-        return replace(operation, status=S.COMPLETED)
+        return amended(operation, status=S.COMPLETED)
     if compensation.state == CallState.INTENT_RECORDED:
         return operation
-    return replace(operation, status=S.COMPENSATING)
+    return amended(operation, status=S.COMPENSATING)

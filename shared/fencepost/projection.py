@@ -5,34 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
-from datetime import datetime
+from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from fencepost.clock import rfc3339
 from fencepost.events import GENESIS, Event, chain_fault
 from fencepost.machine import evolve
+from fencepost.records import amended, reader
 from fencepost.subjects import Call, Run, View
 
 _SUM_MODULUS = 1 << 256
-_CALL_FIELDS = tuple(f.name for f in fields(Call))
-_RUN_FIELDS = tuple(f.name for f in fields(Run) if f.name not in ("seq", "head_hash"))
+_call_values = reader(Call, [f.name for f in fields(Call)])
+_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"}])
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, datetime):
-        return rfc3339(value)
-    return str(value) if isinstance(value, UUID) else value
-
-
-def _fields_digest(subject: Run | Call, names: Iterable[str]) -> bytes:
-    text = json.dumps([_plain(getattr(subject, n)) for n in names], ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).digest()
+def _digest(values: list[Any]) -> bytes:
+    return hashlib.sha256(_encode(values).encode()).digest()
 
 
 def _call_number(call: Call) -> int:
-    return int.from_bytes(_fields_digest(call, _CALL_FIELDS), "big")
+    return int.from_bytes(_digest(_call_values(call)), "big")
 
 
 def seal(before: Mapping[UUID, Call], view: View) -> View:
@@ -48,12 +41,12 @@ def seal(before: Mapping[UUID, Call], view: View) -> View:
         if old is call:
             continue
         total += _call_number(call) - (_call_number(old) if old is not None else 0)
-    return replace(view, run=replace(view.run, calls_sum=f"{total % _SUM_MODULUS:064x}"))
+    return View(amended(view.run, calls_sum=f"{total % _SUM_MODULUS:064x}"), view.calls)
 
 
 def projection_hash(run: Run) -> str:
     """The hash of a sealed run's projection: its own fields and, by `calls_sum`, those of all its calls."""
-    return _fields_digest(run, _RUN_FIELDS).hex()
+    return _digest(_run_values(run)).hex()
 
 
 class ReplayError(Exception):
@@ -77,7 +70,7 @@ def replay(events: Iterable[Event]) -> View:
                 raise ReplayError(
                     f"event {seq} ({event.type}): replay differs from the projection recorded then"
                 )
-        view = replace(view, run=replace(view.run, head_hash=head))
+        view = View(amended(view.run, head_hash=head), view.calls)
     if view is None:
         raise ReplayError("the history is empty")
     return view

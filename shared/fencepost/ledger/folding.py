@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -15,11 +14,13 @@ from fencepost import commands as c
 from fencepost.decide import compensate, dispatch, offices, planning, reconcile
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
-from fencepost.events import Event, EventType, chain_hash
+from fencepost.events import Event, EventType, chained
 from fencepost.ledger.load import Loaded
 from fencepost.ledger.write import Writing
 from fencepost.machine import next_row
+from fencepost.operations import Operation
 from fencepost.projection import projection_hash, seal
+from fencepost.records import amended
 from fencepost.recovery import Evidence
 from fencepost.states import Queue
 from fencepost.subjects import Call, Run, View
@@ -48,6 +49,23 @@ _QUEUE_OF: dict[type[c.Command], Queue] = {
     c.ClaimDoubt: Queue.RECONCILER,
     c.ClaimStopped: Queue.COMPENSATOR,
 }
+
+
+class _Keys(dict[str, Operation]):
+    """A tenant's operation keys, fetched from what was loaded as they are asked for; KeyError for others."""
+
+    def __init__(self, loaded: dict[tuple[str, str], Operation], tenant: str) -> None:
+        super().__init__()
+        self._loaded = loaded
+        self._tenant = tenant
+
+    def __missing__(self, key: str) -> Operation:
+        found = self[key] = self._loaded[self._tenant, key]
+        return found
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As of a dict that held all of them."""
+        return self[key] if key in self or (self._tenant, key) in self._loaded else default
 
 
 class Folding:
@@ -91,11 +109,10 @@ class Folding:
 
     def _fold(self, command: c.Command, run: Run) -> Fold:
         key = (command.tenant, command.run)
-        own = {k: o for (t, k), o in self.loaded.operations.items() if t == command.tenant}
         fold = Fold(
             command=command,
             view=View(run, dict(self.loaded.calls.get(key, {}))),
-            operations=own,
+            operations=_Keys(self.loaded.operations, command.tenant),
             evidence=self.loaded.evidence,
             known=self.known,
             now=self.loaded.now,
@@ -131,7 +148,7 @@ class Folding:
         old_calls = self.loaded.calls[key]
         view = seal(old_calls, fold.view)
         events, head = _chain(fold.events, before.head_hash, projection_hash(view.run))
-        run = replace(view.run, head_hash=head)
+        run = amended(view.run, head_hash=head)
         self.writing.events += events
         self.loaded.runs[key] = run
         _, by = self.writing.runs.get(key, (run, None))
@@ -200,7 +217,7 @@ class Folding:
         self._place(fold, command.subject, command.run)
         row, call = self.loaded.rows.get(key), fold.view.calls.get(command.subject)
         if row is not None and call is not None and call.waits:  # its key may have been settled meanwhile
-            self.loaded.rows[key] = self.writing.rows[key] = replace(row, due_at=fold.now)
+            self.loaded.rows[key] = self.writing.rows[key] = amended(row, due_at=fold.now)
 
     def _rearm(self, fold: Fold, command: c.Claim) -> None:
         """A claim that found nothing to do puts the row where the state says, unless it stands there."""
@@ -208,7 +225,7 @@ class Folding:
         following = next_row(subject) if subject is not None else None
         if following is not None and fold.row is not None and following != (fold.row.queue, fold.row.due_at):
             queue, due = following
-            row = replace(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)
+            row = amended(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)
             self.writing.rows[command.tenant, command.subject] = row
             self.loaded.rows[command.tenant, command.subject] = row
 
@@ -255,10 +272,9 @@ def _holder(subject: Run | Call, old: Row | None, fold: Fold) -> str | None:
 
 def _chain(events: Sequence[Event], head: str, projection: str) -> tuple[list[Event], str]:
     """Number and hash one change's events; the last carries the projection's hash."""
-    chained = []
+    linked: list[Event] = []
     for position, event in enumerate(events):
         last = position == len(events) - 1
-        linked = replace(event, prev_hash=head, projection=projection if last else None)
-        head = chain_hash(linked)
-        chained.append(replace(linked, hash=head))
-    return chained, head
+        linked.append(chained(event, head, projection if last else None))
+        head = linked[-1].hash
+    return linked, head

@@ -22,6 +22,7 @@ from fencepost.ledger.rows import OPEN_SQL
 from fencepost.machine import next_row
 from fencepost.operations import Operation
 from fencepost.proposals import Validated
+from fencepost.records import made
 from fencepost.recovery import Evidence
 from fencepost.subjects import Call, Run
 
@@ -82,9 +83,9 @@ ORDER BY e.recorded_at, e.id
 """
 READ_ALIVE = """
 SELECT token FROM fencepost.workers
-WHERE token = ANY(%(workers)s) AND ended_at IS NULL AND last_seen > fencepost.now() - %(worker_ttl)s
+WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL AND last_seen > fencepost.now() - %(worker_ttl)s::interval
 """
-READ_APPLIED = "SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s)"
+READ_APPLIED = "SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[])"
 READ_NOW = "SELECT fencepost.now()"
 
 
@@ -124,32 +125,54 @@ class Loaded:
     """Runs of which a claimed row is being moved by somebody at this instant."""
 
 
-def parameters(batch: Sequence[c.Command], worker_ttl: timedelta) -> dict[str, Any]:
-    """The parameters all statements of a batch share, in lock order."""
-    runs = sorted({(x.tenant, x.run) for x in batch})
-    calls = sorted({(x.tenant, call) for x in batch for call in touched_calls(x)})
-    whole = sorted({(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimStopped | c.RecordCompensation)})
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a batch concerns; each pair is a tenant and a run, call or subject of it."""
+
+    runs: set[Key]
+    calls: set[Key]
+    whole: set[Key]
+    """Runs of which all effects are needed."""
+    claims: set[Key]
+    new: set[tuple[str, str, str]]
+    """Keys that may be asked for the first time: tenant, key, scope."""
+    workers: set[str]
+    ids: list[UUID]
+
+
+def wanted(batch: Sequence[c.Command]) -> Wanted:
+    """What these commands concern."""
     # Only a claim may be told Busy: where a run has other commands as well, all its rows are waited for.
     waiting = {(x.tenant, x.run) for x in batch if not isinstance(x, c.Claim)}
-    claims = sorted(
-        {(x.tenant, x.subject) for x in batch if isinstance(x, c.Claim) and (x.tenant, x.run) not in waiting}
+    claiming = [x for x in batch if isinstance(x, c.Claim)]
+    return Wanted(
+        runs={(x.tenant, x.run) for x in batch},
+        calls={(x.tenant, call) for x in batch for call in touched_calls(x)},
+        whole={(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimStopped | c.RecordCompensation)},
+        claims={(x.tenant, x.subject) for x in claiming if (x.tenant, x.run) not in waiting},
+        new={(x.tenant, key, scope) for x in batch for key, scope in _new_keys(x)},
+        workers={x.worker for x in claiming},
+        ids=[x.id for x in batch],
     )
-    new = sorted({(x.tenant, key, scope) for x in batch for key, scope in _new_keys(x)})
+
+
+def parameters(of: Wanted, worker_ttl: timedelta) -> dict[str, Any]:
+    """The parameters all statements share. Arrays are spelled once, not by each statement anew."""
     return {
-        "run_tenants": [t for t, _ in runs],
-        "runs": [r for _, r in runs],
-        "call_tenants": [t for t, _ in calls],
-        "calls": [k for _, k in calls],
-        "whole_tenants": [t for t, _ in whole],
-        "whole": [r for _, r in whole],
-        "claim_tenants": [t for t, _ in claims],
-        "claims": [s for _, s in claims],
-        "new_tenants": [t for t, _, _ in new],
-        "new_keys": [k for _, k, _ in new],
-        "new_scopes": [s for _, _, s in new],
-        "workers": sorted({x.worker for x in batch if isinstance(x, c.Claim)}),
+        "run_tenants": rows.text_array(t for t, _ in of.runs),
+        "runs": rows.plain_array(r for _, r in of.runs),
+        "call_tenants": rows.text_array(t for t, _ in of.calls),
+        "calls": rows.plain_array(k for _, k in of.calls),
+        "whole_tenants": rows.text_array(t for t, _ in of.whole),
+        "whole": rows.plain_array(r for _, r in of.whole),
+        "claim_tenants": rows.text_array(t for t, _ in of.claims),
+        "claims": rows.plain_array(s for _, s in of.claims),
+        "new_tenants": rows.text_array(t for t, _, _ in of.new),
+        "new_keys": rows.text_array(k for _, k, _ in of.new),
+        "new_scopes": rows.text_array(s for _, _, s in of.new),
+        "workers": rows.text_array(of.workers),
         "worker_ttl": worker_ttl,
-        "ids": [x.id for x in batch],
+        "ids": rows.plain_array(of.ids),
     }
 
 
@@ -174,8 +197,10 @@ def _new_keys(command: c.Command) -> list[tuple[str, str]]:
     return [(p.operation, p.scope) for p in proposals if isinstance(p, Validated) and p.operation is not None]
 
 
-def _half_locked(batch: Sequence[c.Command], args: dict[str, Any], loaded: Loaded) -> set[UUID]:
-    skipped = {*zip(args["claim_tenants"], args["claims"], strict=True)} - loaded.rows.keys()
+def _half_locked(batch: Sequence[c.Command], of: Wanted, loaded: Loaded) -> set[UUID]:
+    skipped = of.claims - loaded.rows.keys()
+    if not skipped:
+        return set()
     found = set()
     for claim in batch:
         if isinstance(claim, c.Claim) and (claim.tenant, claim.subject) in skipped:
@@ -188,31 +213,32 @@ def _half_locked(batch: Sequence[c.Command], args: dict[str, Any], loaded: Loade
 
 def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedelta) -> Loaded:
     """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are."""
-    args = parameters(batch, worker_ttl)
-    shape = bool(args["calls"]), bool(args["whole"])
+    of = wanted(batch)
+    args = parameters(of, worker_ttl)
+    shape = bool(of.calls), bool(of.whole)
     with connection.pipeline():
         runs = connection.execute(LOCK_RUNS, args)
-        if args["new_keys"]:
+        if of.new:
             connection.execute(NEW_KEYS, args)
         operations = connection.execute(LOCK_OPERATIONS[shape], args)
-        locked = [connection.execute(LOCK_CLAIMED, args)] if args["claims"] else []
+        locked = [connection.execute(LOCK_CLAIMED, args)] if of.claims else []
         locked.append(connection.execute(LOCK_ROWS, args))
         calls = connection.execute(READ_CALLS[shape], args)
-        evidence = connection.execute(READ_EVIDENCE, args).fetchall if args["calls"] else list
-        alive = connection.execute(READ_ALIVE, args).fetchall if args["workers"] else list
+        evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
+        alive = connection.execute(READ_ALIVE, args).fetchall if of.workers else list
         applied = connection.execute(READ_APPLIED, args)
         clock = connection.execute(READ_NOW).fetchall()
         loaded = Loaded(now=clock[0][0])
-        loaded.runs = {(r[0], r[1]): Run(*r) for r in runs}
+        loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
         for row in calls:
-            call = Call(*row)
+            call = made(Call, row)
             loaded.calls[call.tenant, call.run][call.id] = call
-        loaded.operations = {(r[0], r[1]): Operation(*r) for r in operations}
-        loaded.rows = {(r[0], r[1]): Row(*r) for held in locked for r in held}
+        loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
+        loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
         loaded.alive = {r[0] for r in alive()}
         loaded.applied = {r[0] for r in applied}
         loaded.evidence = _evidence(evidence())
-    loaded.half_locked = _half_locked(batch, args, loaded)
+    loaded.half_locked = _half_locked(batch, of, loaded)
     return loaded
 
 

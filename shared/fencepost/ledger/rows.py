@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
 from fencepost.operations import Operation
+from fencepost.records import reader
 from fencepost.states import CALL_OPEN
 from fencepost.subjects import Call, Run
+
+R = TypeVar("R")
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 OPEN_SQL = ", ".join(f"'{s}'" for s in sorted(CALL_OPEN))
 """The states of a call that has not ended, as a list in SQL."""
@@ -60,9 +65,21 @@ def plain(value: Any) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
-def values(record: Any, names: Iterable[str]) -> dict[str, Any]:
-    """The named fields of a record, ready for JSON."""
-    return {n: plain(getattr(record, n)) for n in names}
+def values(kind: type[R], names: Sequence[str]) -> Callable[[R], dict[str, Any]]:
+    """What reads the named fields of a record, ready for JSON."""
+    read = reader(kind, names)
+    return lambda record: dict(zip(names, read(record), strict=True))
+
+
+def text_array(values: Iterable[str]) -> str:
+    """Texts as one array in Postgres's own spelling."""
+    quoted = ('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
+    return "{" + ",".join(quoted) + "}"
+
+
+def plain_array(values: Iterable[object]) -> str:
+    """An array of what needs no quotes: ids."""
+    return "{" + ",".join(map(str, values)) + "}"
 
 
 def presented(by: Presented, version: int) -> dict[str, Any]:
@@ -84,4 +101,4 @@ def presented(by: Presented, version: int) -> dict[str, Any]:
 
 def to_json(records: Sequence[dict[str, Any]]) -> str:
     """Records as one JSON parameter: N rows travel in one statement."""
-    return json.dumps(records, ensure_ascii=False, separators=(",", ":"))
+    return _encode(records)

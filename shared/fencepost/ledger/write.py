@@ -130,6 +130,13 @@ _EVIDENCE_NAMES = [
     "recorded_at",
 ]
 
+_event_values = rows.values(Event, rows.EVENT_COLUMNS)
+_new_call_values = rows.values(Call, rows.CALL_COLUMNS)
+_run_values = rows.values(Run, ["tenant", "id", *(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED)])
+_call_values = rows.values(Call, ["tenant", "id", *(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED)])
+_operation_values = rows.values(Operation, ["tenant", "key", *_OPERATION_SET])
+_row_values = rows.values(Row, rows.ROW_COLUMNS)
+
 INSERT_PAYLOADS = (
     "INSERT INTO fencepost.payloads (tenant, digest, data)"
     " SELECT * FROM unnest(%s::text[], %s::text[], %s::bytea[]) ON CONFLICT DO NOTHING"
@@ -180,11 +187,11 @@ def write(connection: Connection, batch: Writing, now: datetime) -> None:
 
 def _write_history(connection: Connection, batch: Writing, counted: Counted) -> None:
     if batch.payloads:
-        kept = sorted(batch.payloads.items())
+        kept = sorted(batch.payloads.items())  # in order: equal bytes of two batches wait, never in a ring
         columns = ([t for (t, _), _ in kept], [d for (_, d), _ in kept], [data for _, data in kept])
         connection.execute(INSERT_PAYLOADS, columns)
     if batch.events:
-        records = rows.to_json([rows.values(e, rows.EVENT_COLUMNS) for e in batch.events])
+        records = rows.to_json([_event_values(event) for event in batch.events])
         counted.append(("events", connection.execute(INSERT_EVENTS, [records]), len(batch.events)))
 
 
@@ -193,15 +200,11 @@ def _write_rows(connection: Connection, batch: Writing, now: datetime, counted: 
         if records:
             counted.append((name, connection.execute(statement, [rows.to_json(records)]), len(records)))
 
-    new = [
-        rows.values(call, rows.CALL_COLUMNS) | rows.presented(by, 0)
-        for _, (call, by) in sorted(batch.new_calls.items())
-    ]
-    put("new calls", INSERT_CALLS, new)
-    put("runs", UPDATE_RUNS, [_run_record(batch, k) for k in sorted(batch.runs)])
-    put("calls", UPDATE_CALLS, [_call_record(batch, k) for k in sorted(batch.calls)])
-    keys = ("tenant", "key", *_OPERATION_SET)
-    put("operations", UPDATE_OPERATIONS, [rows.values(o, keys) for _, o in sorted(batch.operations.items())])
+    new = batch.new_calls.values()
+    put("new calls", INSERT_CALLS, [_new_call_values(call) | rows.presented(by, 0) for call, by in new])
+    put("runs", UPDATE_RUNS, [_run_record(batch, k) for k in batch.runs])
+    put("calls", UPDATE_CALLS, [_call_record(batch, k) for k in batch.calls])
+    put("operations", UPDATE_OPERATIONS, [_operation_values(o) for o in batch.operations.values()])
     if batch.evidence:
         filed = rows.to_json([_evidence_record(e, said, now) for e, said in batch.evidence])
         connection.execute(INSERT_EVIDENCE, [filed])
@@ -209,14 +212,14 @@ def _write_rows(connection: Connection, batch: Writing, now: datetime, counted: 
 
 def _run_record(batch: Writing, key: Key) -> dict[str, Any]:
     run, by = batch.runs[key]
-    record = rows.values(run, ("tenant", "id", *(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED)))
+    record = _run_values(run)
     how = rows.presented(by, batch.versions[key]) if by else {}
     return record | how | {"presented_call": str(by.call) if by and by.via == "call" else None}
 
 
 def _call_record(batch: Writing, key: Key) -> dict[str, Any]:
     call, by = batch.calls[key]
-    record = rows.values(call, ("tenant", "id", *(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED)))
+    record = _call_values(call)
     return record | (rows.presented(by, batch.versions[key]) if by else {})
 
 
@@ -229,13 +232,14 @@ def _evidence_record(filed: c.FileEvidence, said: dict[str, Any], at: datetime) 
 def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None:
     if batch.rows:
         records = [
-            rows.values(row, rows.ROW_COLUMNS) | {"publish_at": rows.plain(row.due_at), "publish_count": 0}
-            for _, row in sorted(batch.rows.items())
+            _row_values(row) | {"publish_at": rows.plain(row.due_at), "publish_count": 0}
+            for row in batch.rows.values()
         ]
         connection.execute(UPSERT_ROWS, [rows.to_json(records)])
     if batch.ended:
-        gone = sorted(batch.ended)
-        connection.execute(DELETE_ROWS, ([t for t, _ in gone], [s for _, s in gone]))
+        gone = batch.ended
+        ids = rows.plain_array(subject for _, subject in gone)
+        connection.execute(DELETE_ROWS, (rows.text_array(tenant for tenant, _ in gone), ids))
     if batch.woken:
         keys = sorted(batch.woken)
         connection.execute(WAKE, (now, now, [t for t, _ in keys], [k for _, k in keys], now))
