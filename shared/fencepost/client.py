@@ -171,12 +171,21 @@ class Client:
         return info
 
     def repair(
-        self, call_id: UUID | str, decision: str, by: str, reason: str, receipt: str | None = None
+        self,
+        call_id: UUID | str,
+        decision: str,
+        by: str,
+        reason: str,
+        receipt: str | None = None,
+        *,
+        seen: int | None = None,
     ) -> str:
         """Settle a call that waits for a person; the state it is in then.
 
         `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
-        ACCEPTED_UNKNOWN. FencepostError, saying why, if that cannot be decided now; an operator's login.
+        ACCEPTED_UNKNOWN; `seen` is the call's version it was made on, and refuses it if the call has changed
+        since. FencepostError, saying why, if that cannot be decided now, filed evidence against it included;
+        an operator's login.
         """
         if decision not in _DECISIONS:
             raise UsageError(f"a repair decides {', '.join(_DECISIONS)}, not {sanitize(decision, 40)}")
@@ -191,6 +200,7 @@ class Client:
             by=_words("by", by),
             reason=_words("reason", reason),
             receipt=receipt,
+            seen=seen,
         )
         answer = self._apply(command)
         return answer.state if isinstance(answer, commands.Done) else found.state

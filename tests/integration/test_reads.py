@@ -88,7 +88,8 @@ def test_a_run_and_a_call_are_prepared_with_the_floor_of_their_lease(bench: Benc
     with connect(bench.database.dsns["worker"], "test", autocommit=True) as connection:
         found = prepare(connection, [(TENANT, run), (TENANT, call), (TENANT, uuid7()), ("other", call)])
         assert set(found) == {run, call}
-        assert (found[run].kind, found[run].tool, found[run].fence) == ("run", None, 1)
+        assert (found[run].kind, found[run].tool, found[run].fence) == ("run", None, bench.run(run).fence)
+        assert found[run].fence > 0
         ready = found[call]
         assert (ready.kind, ready.run, ready.tenant) == ("call", run, TENANT)
         assert (ready.fence, ready.owner) == (0, None)

@@ -60,10 +60,12 @@ def unresolved(ctx: click.Context, session: Session, tenant: str | None, limit: 
 def _told(call: Unresolved, now: datetime) -> Iterator[str]:
     since = f" for {spoken(now - call.since)}" if call.since is not None else ""
     yield f"{cut(call.tool)} {cut(call.label)} of run {cut(call.run_key)}: {call.state}{since}"
-    yield f"  call    {call.call}"
+    yield f"  call    {call.call} (version {call.version})"
     yield f"  sent    {_sent(call)}"
     yield f"  lookup  {_lookup(call)}"
     yield f"  why     {cut(call.error or 'not known')}"
+    for filed in call.evidence:
+        yield f"  known   {cut(filed)}"
     yield f"  next    {_next(call, now)}"
 
 
@@ -120,6 +122,7 @@ def _object(text: str) -> dict[str, Any]:
     help="It will never be known; its key is not used again.",
 )
 @click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
+@click.option("--seen", type=int, metavar="N", help="The version you looked at; refuses if it has changed.")
 @reason_option
 @by_option
 @tenant_option
@@ -131,6 +134,7 @@ def repair(
     call: str,
     decision: str | None,
     receipt: str | None,
+    seen: int | None,
     reason: str,
     by: str,
     tenant: str | None,
@@ -147,7 +151,7 @@ def repair(
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
     with session.client() as client:
-        state = client.repair(found.call, decision, by, reason, receipt)
+        state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
     click.echo(f"call {found.call} is {state}")
     if state != decision:
         raise FencepostError(f"call {found.call} is {state}, not {decision}")

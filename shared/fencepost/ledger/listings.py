@@ -63,7 +63,12 @@ SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.stat
        c.reconcile_until,
        (SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant AND e.run = c.run
         AND e.call = c.id AND e.type IN ('ToolOutcomeMarkedUnknown', 'RepairRequested')),
-       o.queue, o.due_at
+       o.queue, o.due_at, c.version,
+       (SELECT coalesce(array_agg(format('attempt %%s %%s%%s', v.attempt,
+                CASE WHEN v.applied THEN 'applied' ELSE 'not applied: ' || v.code END,
+                CASE WHEN v.receipt IS NOT NULL THEN ', receipt ' || v.receipt ELSE '' END)
+                ORDER BY v.recorded_at, v.id), '{}')
+        FROM fencepost.evidence v WHERE v.tenant = c.tenant AND v.call = c.id)
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
 LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
 WHERE (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
@@ -197,6 +202,8 @@ class Unresolved:
     """A call of which nobody knows whether its effect happened: since when, what was sent, what was learnt.
 
     `queue` and `due_at` say what happens next; NEEDS_REPAIR is due at `clock.NEVER`, it waits for a person.
+    `version` changes with the call: a decision can name the one it was made on. `evidence` is what workers
+    whose term was over reported.
     """
 
     tenant: str
@@ -221,6 +228,8 @@ class Unresolved:
     since: datetime | None
     queue: str | None
     due_at: datetime | None
+    version: int
+    evidence: list[str]
 
 
 @dataclass(frozen=True, slots=True)
