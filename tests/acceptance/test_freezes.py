@@ -31,7 +31,7 @@ def test_a_dispatcher_frozen_before_the_wire_sends_nothing_when_it_wakes(stage: 
     assert stage.ended(run) == ["COMPLETED"]
     os.kill(pid, signal.SIGCONT)
     filed = stage.until_event(run, "EvidenceFiled")
-    assert (filed.attempt, filed.data["applied"], filed.data["code"]) == (1, False, "late")
+    assert (filed.attempt, filed.data["applied"], filed.data["code"]) == (1, False, "deadline_passed")
     assert stage.attempts_sent(reference) == ["2"]
     assert stage.effects(reference) == ["debit"]
     assert stage.status(run) == "COMPLETED"

@@ -20,6 +20,7 @@ class RawServer:
     answers: list[Answer]
     requests: list[bytes] = field(default_factory=list)
     connections: int = 0
+    bytes_read: int = 0
     received: asyncio.Event = field(default_factory=asyncio.Event)
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
@@ -41,7 +42,9 @@ class RawServer:
         self._writers.append(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             while not writer.is_closing():
-                head = await reader.readuntil(b"\r\n\r\n")
+                first = await reader.read(1)
+                self.bytes_read += len(first)
+                head = first + await reader.readuntil(b"\r\n\r\n")
                 length = next(
                     (
                         int(line.split(b":")[1])

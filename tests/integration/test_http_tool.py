@@ -7,9 +7,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from httpcore2._backends.auto import AutoBackend
 
+from fencepost.clock import boottime
 from fencepost.outcomes import Answered, Lost, NotSent, Refused, Sent, Unsure, classify
+from fencepost.testing import FAULTS
 from fencepost.tools import Request, StoredRequest
+from fencepost_workers.tools import http
 from fencepost_workers.tools.http import HttpEngine, Kind
 from tests.integration.raw_server import Answer, RawServer, hangs, raw, resets, says
 from tests.typing.user_code import debit
@@ -27,7 +31,13 @@ async def send(
     **more: Any,
 ) -> Sent:
     return await engine.send(
-        stored, key="key-1", deadline=DEADLINE, timeout=timeout, correlation=CORRELATION, kind=kind, **more
+        stored,
+        key="key-1",
+        deadline=DEADLINE,
+        until=boottime() + timeout,
+        correlation=CORRELATION,
+        kind=kind,
+        **more,
     )
 
 
@@ -145,6 +155,92 @@ def test_an_answer_that_arrived_while_the_process_was_frozen_past_its_time_is_re
     result = asyncio.run(scenario())
     assert isinstance(result, Answered), result
     assert len(result.response.body) == length
+
+
+@pytest.mark.parametrize(("passes", "code"), [(0, "deadline_passed"), (10, "connect_timeout")])
+def test_a_process_frozen_past_its_time_while_it_connects_sends_nothing(
+    monkeypatch: pytest.MonkeyPatch, passes: int, code: str
+) -> None:
+    connect = AutoBackend.connect_tcp
+
+    async def stalled(self: AutoBackend, *args: Any, **options: Any) -> Any:
+        stream = await connect(self, *args, **options)
+        time.sleep(0.4)  # noqa: ASYNC251 - nothing runs meanwhile, as in a frozen process
+        try:
+            for _ in range(passes):
+                await asyncio.sleep(0)
+        except asyncio.CancelledError:
+            await stream.aclose()
+            raise
+        return stream
+
+    monkeypatch.setattr(AutoBackend, "connect_tcp", stalled)
+    [result], server = sent_to(says("201 Created"), timeout=0.2)
+    assert isinstance(result, NotSent)
+    assert (result.code, result.requests) == (code, 0)
+    assert server.connections == 1
+    assert (server.requests, server.bytes_read) == ([], 0)
+
+
+class Jump:
+    """A clock that stands a thousand seconds later from its nth reading on."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth - 1
+
+    def __call__(self) -> float:
+        self.left -= 1
+        return boottime() + (1000 if self.left < 0 else 0)
+
+
+@pytest.mark.parametrize("kind", ["effect", "lookup"])
+def test_the_clock_is_looked_at_just_before_the_bytes_leave_on_a_kept_connection_too(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
+    async def scenario() -> None:
+        async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
+            await send(engine, server.stored())
+            monkeypatch.setattr(http, "boottime", Jump(2))
+            result = await send(engine, server.stored(), kind=kind)
+            assert isinstance(result, NotSent)
+            assert result.code == "deadline_passed"
+            monkeypatch.undo()
+            assert isinstance(await send(engine, server.stored()), Answered)  # the engine lives
+            assert (len(server.requests), engine.requests_sent.total()) == (2, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_process_frozen_between_head_and_body_does_not_complete_its_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
+            monkeypatch.setattr(http, "boottime", Jump(3))
+            result = await send(engine, server.stored())
+            assert isinstance(result, Lost)
+            assert (result.code, result.requests) == ("timeout", 1)
+            monkeypatch.setattr(http, "boottime", Jump(3))
+            # Without a body the head is all there is: its answer is waited for.
+            assert isinstance(await send(engine, server.stored(Request.get("/debits"))), Answered)
+            assert len(server.requests) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_fault_before_the_wire_holds_effects_back_and_leaves_lookups_alone() -> None:
+    async def scenario() -> None:
+        async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
+            FAULTS.arm("dispatch.before_wire=error@1")
+            assert isinstance(await send(engine, server.stored(), kind="lookup"), Answered)
+            result = await send(engine, server.stored())
+            assert isinstance(result, NotSent)
+            assert (result.code, result.requests, len(server.requests)) == ("worker_error", 0, 1)
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        FAULTS.disarm()
 
 
 def test_an_answer_over_the_cap_is_lost() -> None:

@@ -54,7 +54,8 @@ async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:
 
 async def _outcome(role: Role, tool: Tool, order: c.Send, held: Held) -> Outcome:
     try:
-        fault("dispatch.before_wire")
+        if tool.kind == "python":  # an HTTP tool passes it at the wire itself
+            fault("dispatch.before_wire")
         headers = tool.dependency.sent_headers()
         args = tool.read_arguments(order.call.arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing has been sent yet
@@ -92,7 +93,7 @@ async def _send(
         StoredRequest.from_text(call.request or ""),
         key=order.key,
         deadline=order.deadline,
-        timeout=held.remaining(order.timeout),
+        until=held.until(order.timeout),
         correlation=correlation(call, order.attempt, held),
         headers=headers,
         kind="effect",

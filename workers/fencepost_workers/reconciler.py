@@ -63,7 +63,7 @@ class Reconciler(Role):
             question,
             key=None,
             deadline=order.asked_at + order.timeout,
-            timeout=held.remaining(order.timeout),
+            until=held.until(order.timeout),
             correlation=correlation(call, call.attempts, held),
             headers=headers,
             kind="lookup",

@@ -31,9 +31,13 @@ class Held:
     lease: str
     anchor: float
 
+    def until(self, timeout: timedelta) -> float:
+        """When `timeout` is over, by `boottime()`: a clock that also counts while the machine is suspended."""
+        return self.anchor + timeout.total_seconds()
+
     def remaining(self, timeout: timedelta) -> float:
-        """Seconds left of `timeout`, by a clock that also counts while the machine is suspended."""
-        return self.anchor + timeout.total_seconds() - boottime()
+        """Seconds left of `timeout`."""
+        return self.until(timeout) - boottime()
 
 
 class Role(ABC):

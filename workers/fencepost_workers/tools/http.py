@@ -16,8 +16,10 @@ from typing import Any, Final, Literal, Self
 import httpx2
 
 from fencepost.canonical import sanitize
-from fencepost.clock import rfc3339
+from fencepost.clock import boottime, rfc3339
+from fencepost.errors import FaultInjected
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
+from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
@@ -27,6 +29,9 @@ KEEPALIVE_S: Final = 2.0
 ARRIVED_PASSES: Final = 50
 """Turns of the event loop in which an answer that lies in the socket is read, a mebibyte of it too."""
 
+_TOLD_CHARS: Final = 4000
+"""Of a transport's error. Long enough for a credential it may quote to be whole, so that it can be hidden."""
+
 Kind = Literal["effect", "lookup"]
 
 
@@ -34,23 +39,56 @@ class _Oversize(Exception):
     pass
 
 
-class _Wire:
-    """What the transport reported of one sending. Whatever it reports but connecting counts as bytes sent."""
+class _TooLate(Exception):
+    pass
 
-    def __init__(self) -> None:
+
+class _Wire:
+    """What the transport reported of one sending, and the last look at the clock before its bytes leave.
+
+    Whatever it reports but connecting counts as bytes sent. The transport awaits every report before it goes
+    on, so a report that raises holds back what it announces.
+    """
+
+    def __init__(self, until: float, kind: Kind, *, has_body: bool) -> None:
         self.connecting = False
         self.requests = 0
+        self.held_back: NotSent | None = None
+        self._until = until
+        self._kind = kind
+        self._has_body = has_body
         self._other = False
         self._stream: Any = None
 
     async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        if self.held_back is not None:
+            return
         if event.startswith("connection."):
             self.connecting = True
             if event == "connection.connect_tcp.complete":
                 self._stream = info["return_value"]
-        else:
-            self._other = True
-            self.requests += event.endswith(".send_request_headers.started")
+            return
+        if event.endswith(".send_request_headers.started"):
+            self._hold_back()
+            self.requests += 1
+        elif event.endswith(".send_request_body.started") and self._has_body and self._late():
+            raise _TooLate  # half a request has left; the other half would complete it
+        self._other = True
+
+    def _hold_back(self) -> None:
+        """The process may have stood still since the attempt began: in a look-up of a name, a handshake."""
+        try:
+            if self._kind == "effect":
+                fault("dispatch.before_wire")
+        except FaultInjected as error:
+            self.held_back = NotSent("worker_error", f"nothing was sent: {error}")
+            raise
+        if self._late():
+            self.held_back = NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
+            raise _TooLate
+
+    def _late(self) -> bool:
+        return boottime() >= self._until
 
     @property
     def touched(self) -> int:
@@ -108,7 +146,7 @@ class HttpEngine:
         *,
         key: str | None,
         deadline: datetime,
-        timeout: float,  # noqa: ASYNC109 - the attempt's seconds left; enforced here, over all phases together
+        until: float,
         correlation: Mapping[str, str],
         headers: Sequence[tuple[str, str]] = (),
         kind: Kind = "effect",
@@ -117,16 +155,18 @@ class HttpEngine:
 
         Added headers: `Idempotency-Key`, `Fencepost-Deadline`, `Fencepost-<Name>` for each name in
         `correlation` (run, call, attempt, fence), and the dependency's own `headers`, which are not stored.
-        NotSent only if no byte of the request can have left; a timeout, a reset, half an answer or too long
-        a one is Lost.
+        `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
+        would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
+        timeout, a reset, half an answer or too long a one is Lost.
         """
+        timeout = until - boottime()
         if timeout <= 0:
             return NotSent("deadline_passed", "the attempt had no time left")
-        wire = _Wire()
+        wire = _Wire(until, kind, has_body=bool(stored.body))
         ours = _added_headers(key, deadline, correlation)
         try:
             request = _request(stored, [*stored.headers, *headers, *ours], wire)
-            return Answered(await _in_time(self._exchange(request), timeout), wire.touched)
+            return Answered(await _in_time(self._exchange(request), timeout, wire), wire.touched)
         except Exception as error:  # noqa: BLE001 - every way of failing is either before the wire or unknown
             return _failed(error, wire, timeout)
         finally:
@@ -146,17 +186,18 @@ class HttpEngine:
         return Response(response.status_code, _joined(response.headers.multi_items()), bytes(body))
 
 
-async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float) -> Response:
+async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float, wire: _Wire) -> Response:
     """The answer if it is here in time; raises TimeoutError, and what the exchange raises.
 
     A process that was frozen past its time wakes with the timer due and the answer in its socket. What has
-    arrived is read before giving up: a fenced-out worker may still file it as evidence (R9).
+    arrived is read before giving up: a fenced-out worker may still file it as evidence (R9). One that woke
+    before anything was sent gets no further.
     """
     task = asyncio.ensure_future(exchange)
     try:
         await asyncio.wait({task}, timeout=seconds)
         passes = 0
-        while not task.done() and passes < ARRIVED_PASSES:
+        while wire.touched and not task.done() and passes < ARRIVED_PASSES:
             await asyncio.sleep(0)
             passes += 1
         if not task.done():
@@ -169,8 +210,10 @@ async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float) -> R
 
 
 def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
-    message = sanitize(f"{type(error).__name__}: {error}".removesuffix(": "), 300)
-    timed_out = isinstance(error, TimeoutError)
+    if wire.held_back is not None:
+        return wire.held_back
+    message = sanitize(f"{type(error).__name__}: {error}".removesuffix(": "), _TOLD_CHARS)
+    timed_out = isinstance(error, TimeoutError | _TooLate)
     if wire.touched:
         code = "timeout" if timed_out else "oversize" if isinstance(error, _Oversize) else "connection_lost"
         return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched)
