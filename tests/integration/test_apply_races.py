@@ -313,6 +313,14 @@ def test_a_sweep_leaves_a_row_that_is_there_alone(bench: Bench) -> None:
     assert bench.row(call) == before
 
 
+def test_a_sweep_does_not_put_a_woken_waiter_to_sleep_again(bench: Bench) -> None:
+    order, first, second = bench.order(), bench.start(), bench.start()
+    held, waiter = bench.debit(first, order), bench.debit(second, order)
+    bench.succeed(first, held)
+    sweep(bench, second, waiter)
+    assert bench.one(bench.claim_call(second, waiter)) == c.Done("SUCCEEDED")
+
+
 def test_a_waiter_whose_row_was_lost_looks_at_its_key_at_once(bench: Bench) -> None:
     order, first, second = bench.order(), bench.start(), bench.start()
     held, waiter = bench.debit(first, order), bench.debit(second, order)

@@ -276,6 +276,23 @@ def test_an_answer_is_recorded_only_by_whoever_asked(bench: Bench) -> None:
     assert bench.one(bench.looked_up(ask, asking, Answer.FOUND, "r-1")) == c.Fenced()
 
 
+def test_a_reconciler_needs_a_lease_above_the_accepted_fence(bench: Bench) -> None:
+    run, call = lost(bench)
+    fence = bench.call(call).fence
+    for granted in (fence, fence - 1):
+        assert bench.one(bench.claim_doubt(run, call, c.Term("another", granted))) == c.Fenced()
+    assert isinstance(bench.one(bench.claim_doubt(run, call, c.Term("another", fence + 1))), c.Ask)
+
+
+def test_a_dispatcher_needs_a_lease_above_the_accepted_fence(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    assert bench.record(send, term, BUSY) == c.Done("INTENT_RECORDED")
+    bench.ahead(0.1)
+    assert bench.one(bench.claim_call(run, call, c.Term("another", term.fence))) == c.Fenced()
+
+
 def test_a_repeat_does_not_exceed_the_runs_budget_of_attempts(bench: Bench) -> None:
     run = bench.start(budget='{"attempts": 1}')
     call = bench.debit(run, bench.order(), "wallet.hold")

@@ -117,8 +117,6 @@ def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
 
 
 def _contradicts(call: Call, outcome: Applied) -> str | None:
-    if call.effect == "read":
-        return None  # nothing is at stake that a person would have to weigh
     if call.state == C.SUCCEEDED:
         differs = call.receipt and outcome.receipt and call.receipt != outcome.receipt
         return f"two receipts for one key: {call.receipt} and {outcome.receipt}" if differs else None
