@@ -143,7 +143,9 @@ def valkey() -> Iterator[LocalValkey]:
 
 
 @contextmanager
-def opened(database: LedgerDatabase, valkey: LocalValkey, slots: int) -> Iterator[Shop]:
+def opened(
+    database: LedgerDatabase, valkey: LocalValkey, slots: int, app: App | None = None
+) -> Iterator[Shop]:
     with redis.Redis.from_url(valkey.url()) as client:
         client.flushall()
     settings = Settings(
@@ -156,7 +158,7 @@ def opened(database: LedgerDatabase, valkey: LocalValkey, slots: int) -> Iterato
         worker_ttl_s=10,
     )
     deed = Deed()
-    worker = Worker(settings, Queue.DISPATCHER, noting_app(deed))
+    worker = Worker(settings, Queue.DISPATCHER, app or noting_app(deed))
     try:
         with psycopg.connect(database.owner, autocommit=True) as owner:
             yield Shop(database, worker, deed, owner)
@@ -353,6 +355,58 @@ def test_a_lease_somebody_else_holds_is_not_disturbed(shop: Shop) -> None:
     shop.deed.gate.set()
     assert shop.idle()
     assert shop.deed.begun == 1
+
+
+def test_a_due_item_whose_lease_is_about_to_be_let_go_is_asked_for_again(shop: Shop) -> None:
+    calls = shop.planned("a", "b")
+    granted = shop.worker.leases.grant
+    asked: list[int] = []
+
+    def late(wants: Any) -> Any:
+        asked.append(len(wants))
+        return [None if len(asked) < 3 and n == 0 else fence for n, fence in enumerate(granted(wants))]
+
+    with replaced(shop.worker.leases, "grant", late):
+        assert Step(shop.worker, Dispatcher(shop.worker)).handle(calls) == 2
+    assert asked == [2, 1, 1]
+    assert shop.idle()
+
+
+def test_an_item_whose_lease_stays_held_is_left_to_its_holder(shop: Shop) -> None:
+    calls = shop.planned("a", "b")
+    with replaced(shop.worker.leases, "grant", lambda wants: [None] * len(wants)):
+        assert Step(shop.worker, Dispatcher(shop.worker)).handle(calls) == 0
+    assert shop.idle()
+    assert shop.states() == ["INTENT_RECORDED"] * 2
+
+
+def test_a_message_of_another_generation_asks_for_no_lease(shop: Shop) -> None:
+    calls = [(tenant, subject, generation - 1) for tenant, subject, generation in shop.planned("a")]
+
+    def never(_wants: Any) -> Any:
+        raise AssertionError
+
+    with replaced(shop.worker.leases, "grant", never):
+        assert Step(shop.worker, Dispatcher(shop.worker)).handle(calls) == 0
+
+
+def test_a_lease_is_let_go_before_its_record_makes_the_next_step_due(shop: Shop) -> None:
+    calls = shop.planned("a")
+    order: list[str] = []
+    let_go, submit = shop.worker.let_go, shop.worker.committer.submit
+
+    def going(lease: str, owner: str) -> None:
+        order.append("lease")
+        let_go(lease, owner)
+
+    def recording(command: Any) -> Any:
+        order.append("record")
+        return submit(command)
+
+    with replaced(shop.worker, "let_go", going), replaced(shop.worker.committer, "submit", recording):
+        Step(shop.worker, Dispatcher(shop.worker)).handle(calls)
+        assert shop.idle()
+    assert order == ["lease", "record"]
 
 
 def test_a_claim_is_made_under_the_token_that_was_asked_for_and_not_a_later_one(shop: Shop) -> None:

@@ -1,7 +1,8 @@
 """The group committer: batches, patience with Postgres, and nobody left waiting for an answer."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 from uuid import UUID
 
@@ -40,8 +41,25 @@ class Ledger:
         return [Done(str(c.id.int)) for c in commands]
 
 
-def committer(ledger: Ledger) -> Committer:
-    return Committer(ledger)  # type: ignore[arg-type]
+class Loop:
+    """As much of an event loop as a committer needs; its futures can be waited for by any thread."""
+
+    def create_future(self) -> "Future[Answer]":
+        return Future()
+
+    def call_soon_threadsafe(self, action: Callable[..., None], *args: Any) -> None:
+        action(*args)
+
+
+class Waited(Committer):
+    """A committer whose futures the test may wait for."""
+
+    def submit(self, command: Command) -> Any:
+        return super().submit(command)
+
+
+def committer(ledger: Ledger) -> Waited:
+    return Waited(ledger, Loop())  # type: ignore[arg-type]
 
 
 @pytest.fixture(autouse=True)

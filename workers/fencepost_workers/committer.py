@@ -7,43 +7,41 @@ the answer).
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import queue
 import threading
 from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 
 from fencepost.commands import Answer, Command
 from fencepost.ledger.apply import Ledger
 from fencepost_workers.patience import Patience
 
-log = logging.getLogger(__name__)
-
 MAX_BATCH = 100
 PATIENCE_S = 60.0  # how long an outcome waits for Postgres to come back before its takeover has to settle it
 CLOSE_WITHIN_S = 5.0  # how long it waits when the process ends
 
-_Entry = tuple[Command, "Future[Answer]"]
+_Entry = tuple[Command, "asyncio.Future[Answer]"]
 
 
 class Committer:
-    """One thread that applies what it is handed.
+    """One thread that applies what it is handed, for one event loop.
 
-    `submit` never blocks; its future holds the answer, or raises what `Ledger.apply` raised:
-    `Unreachable` when Postgres stayed away for `PATIENCE_S`.
+    `submit`, called on the loop, never blocks; its future holds the answer, or raises what `Ledger.apply`
+    raised: `Unreachable` when Postgres stayed away for `PATIENCE_S`.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, loop: asyncio.AbstractEventLoop) -> None:
         self._ledger = ledger
+        self._loop = loop
         self._patience = Patience()
         self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
         self._thread.start()
 
-    def submit(self, command: Command) -> Future[Answer]:
+    def submit(self, command: Command) -> asyncio.Future[Answer]:
         """Have a command applied with whatever else is waiting."""
-        future: Future[Answer] = Future()
+        future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.put((command, future))
         return future
 
@@ -77,15 +75,21 @@ class Committer:
     def _commit(self, batch: Sequence[_Entry]) -> None:
         commands = [command for command, _ in batch]
         waiting = f"{len(batch)} outcomes wait"
+        answers: Sequence[Answer | Exception]
         try:
             answers = self._patience.call(lambda: self._ledger.apply(commands), PATIENCE_S, waiting)
         except Exception as error:  # noqa: BLE001 - one batch's failure must not end the committer
-            for _, future in batch:
-                with suppress(InvalidStateError):
-                    future.set_exception(error)
-            return
-        for (_, future), answer in zip(batch, answers, strict=True):
-            with suppress(
-                InvalidStateError
-            ):  # whoever waited was cancelled; the outcome is recorded all the same
-                future.set_result(answer)
+            answers = [error] * len(batch)
+        futures = [future for _, future in batch]
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(_deliver, futures, answers)  # waking it once, not for each
+
+
+def _deliver(futures: Sequence[asyncio.Future[Answer]], answers: Sequence[Answer | Exception]) -> None:
+    for future, answer in zip(futures, answers, strict=True):
+        if future.done():  # whoever waited was cancelled; the outcome is recorded all the same
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)

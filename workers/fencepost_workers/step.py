@@ -14,7 +14,6 @@ given back always.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import time
@@ -83,27 +82,44 @@ class Step:
             )
 
     def _begin(self, batch: Sequence[Message]) -> int:
-        """Claim a batch, whose slots are taken, and start what was granted; how many."""
-        orders: list[tuple[c.Order, Held]] = []
-        try:
-            orders = self._claim(batch)
-        except Unreachable as error:
-            log.warning("%s: %d items wait to be published again: %s", self._role.queue, len(batch), error)
-        except Exception:
-            log.exception("%s: %d items were not begun", self._role.queue, len(batch))
-        finally:
-            self._worker.slots.free(len(batch) - len(orders))
-        if orders:
-            self._worker.start([self._run(order, held) for order, held in orders])
-        return len(orders)
+        """Claim a batch, whose slots are taken, and start what was granted; how many.
 
-    def _claim(self, batch: Sequence[Message]) -> list[tuple[c.Order, Held]]:
+        A due item whose lease is held is asked for again, a few times: whoever has just recorded it is about
+        to let go.
+        """
+        started, tries = 0, BUSY_TRIES
+        while batch:
+            orders: list[tuple[c.Order, Held]] = []
+            held: list[Message] = []
+            try:
+                orders, held = self._claim(batch)
+            except Unreachable as error:
+                log.warning("%s: %d items are published again later: %s", self._role.queue, len(batch), error)
+            except Exception:
+                log.exception("%s: %d items were not begun", self._role.queue, len(batch))
+            finally:
+                held = held if tries else []
+                self._worker.slots.free(len(batch) - len(orders) - len(held))
+            if orders:
+                self._worker.start([self._run(order, holding) for order, holding in orders])
+            started += len(orders)
+            batch, tries = held, tries - 1
+            if held:
+                time.sleep(BUSY_PAUSE_S * random.random())
+        return started
+
+    def _claim(self, batch: Sequence[Message]) -> tuple[list[tuple[c.Order, Held]], list[Message]]:
+        """What was granted, and the items of which somebody else holds the lease."""
         stamped = self._worker.pulse.token()
         with self._worker.pool.connection() as connection:
             prepared = reads.prepare(connection, [(tenant, subject) for tenant, subject, _ in batch])
-        wishes = self._granted([(m, p) for m in batch if (p := prepared.get(m[1])) is not None], stamped)
-        if not wishes:
-            return []
+        # A message of another generation is old news; the claim would say so, but why ask.
+        known = [(m, p) for m in batch if (p := prepared.get(m[1])) is not None and p.generation == m[2]]
+        wishes, refused = self._granted(known, stamped)
+        return (self._claimed(wishes, stamped) if wishes else []), refused
+
+    def _claimed(self, wishes: Sequence[_Wish], stamped: str) -> list[tuple[c.Order, Held]]:
+        """The orders these claims were answered with, and all that is needed to act on them."""
         kept: list[tuple[c.Order, Held]] = []
         try:
             answers = self._apply([wish.claim for wish in wishes])
@@ -117,17 +133,21 @@ class Step:
             self._let_go(wishes, kept)
         return kept
 
-    def _granted(self, known: Sequence[tuple[Message, Prepared]], stamped: str) -> list[_Wish]:
-        """The claims to make: those whose lease is granted and whose tool or planner this process knows."""
+    def _granted(
+        self, known: Sequence[tuple[Message, Prepared]], stamped: str
+    ) -> tuple[list[_Wish], list[Message]]:
+        """The claims to make, of what this process knows and was granted; and what others hold."""
         wants = [
             Want(lease_key(m[0], m[1]), token(), p.fence, p.owner, self._role.lease_ttl(p)) for m, p in known
         ]
         fences = self._worker.leases.grant(wants) if wants else []
         wishes: list[_Wish] = []
+        refused: list[Message] = []
         unknown: list[tuple[str, str]] = []
         try:
             for (message, prepared), want, fence in zip(known, wants, fences, strict=True):
                 if fence is None:
+                    refused.append(message)
                     continue
                 term = c.Term(want.owner, fence)
                 claim = self._role.claim(prepared, message, term, stamped)
@@ -140,7 +160,7 @@ class Step:
             raise
         finally:
             self._worker.leases.release(unknown)
-        return wishes
+        return wishes, refused
 
     def _apply(self, claims: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
         """Each claim's answer, and the clock before it was sent. Busy ones again, a few times: their row
@@ -196,9 +216,16 @@ class Step:
         self._worker.leases.release([(w.lease, w.term.owner) for w in wishes if w.lease not in holding])
 
     async def _run(self, order: c.Order, held: Held) -> None:
-        """One order from act to record; its slot and lease are given back whatever happens."""
+        """One order from act to record; its slot and lease are given back whatever happens.
+
+        The lease is let go before the record: nobody can claim the row before that, and whoever is told of
+        it afterwards must not find the lease still held.
+        """
+        let_go = False
         try:
             command = await self._role.act(order, held)
+            self._worker.let_go(held.lease, held.term.owner)
+            let_go = True
             if command is not None:
                 await self._record(command)
         except Unreachable as error:
@@ -213,13 +240,14 @@ class Step:
             )
         finally:
             self._worker.slots.free(1)
-            self._worker.let_go(held.lease, held.term.owner)
+            if not let_go:
+                self._worker.let_go(held.lease, held.term.owner)
 
     async def _record(self, command: c.Command) -> None:
-        answer = await asyncio.wrap_future(self._worker.committer.submit(command))
+        answer = await self._worker.committer.submit(command)
         self._role.recorded()
         if isinstance(answer, c.Fenced) and (filed := self._role.evidence(command)) is not None:
-            answer = await asyncio.wrap_future(self._worker.committer.submit(filed))
+            answer = await self._worker.committer.submit(filed)
             log.warning("%s: fenced out; its answer is filed as evidence: %s", self._role.queue, answer)
         elif isinstance(answer, c.Fenced | c.Broken):
             log.warning("%s: not recorded: %s", self._role.queue, answer)
