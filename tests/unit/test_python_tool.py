@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from queue import Queue
 from typing import Any
 
 import pytest
@@ -177,6 +178,95 @@ def test_a_tool_without_time_left_is_not_run(executor: ThreadPoolExecutor) -> No
         assert run(function, executor, left=0) == Refused(
             "deadline_passed", "the attempt had no time left", retryable=True
         )
+
+
+def test_a_tool_whose_time_ran_out_before_it_could_begin_is_not_run(executor: ThreadPoolExecutor) -> None:
+    ran: list[int] = []
+    for function in both(lambda _args, _attempt: ran.append(1)):
+        looks = [-1.0, 30.0]  # the first look, at the start of the attempt, finds time left; the next none
+        late = dataclasses.replace(attempt(), remaining=looks.pop)
+        tool = dataclasses.replace(close_day.tool, function=function)
+        outcome = asyncio.run(run_python(tool, ARGS, late, executor))
+        assert outcome == Refused("deadline_passed", "the attempt had no time left", retryable=True)
+    assert ran == []
+
+
+def test_a_tool_that_got_its_thread_after_its_time_is_not_run(executor: ThreadPoolExecutor) -> None:
+    release, ran = threading.Event(), threading.Event()
+    left = [30.0]
+    executor.submit(release.wait, 30)
+    tool = dataclasses.replace(close_day.tool, function=lambda _args, _attempt: ran.set())
+    starved = dataclasses.replace(attempt(), remaining=lambda: left[0])
+
+    async def scenario() -> Outcome:
+        running = asyncio.create_task(run_python(tool, ARGS, starved, executor))
+        await asyncio.sleep(0)
+        left[0] = 0  # the process stood still: its timers have not run, its time has
+        release.set()
+        return await running
+
+    outcome = asyncio.run(scenario())
+    assert outcome == Refused("deadline_passed", "the attempt had no time left", retryable=True)
+    assert not ran.is_set()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("done", Applied('"done"', None)), (NotApplied("no"), Refused("no", "", retryable=False))],
+)
+def test_what_a_thread_answers_after_its_time_is_told(
+    executor: ThreadPoolExecutor, answer: object, expected: Outcome
+) -> None:
+    release = threading.Event()
+    told: Queue[Outcome] = Queue()
+
+    def slow(_args: BaseModel, _attempt: Attempt) -> object:
+        release.wait(30)
+        return answer
+
+    tool = dataclasses.replace(close_day.tool, function=slow)
+    outcome = asyncio.run(run_python(tool, ARGS, attempt(0.01), executor, told.put))
+    assert isinstance(outcome, Unsure)
+    assert told.empty()
+    release.set()
+    assert told.get(timeout=30) == expected
+
+
+def test_what_a_coroutine_answers_after_its_time_is_told_unless_it_was_cancelled(
+    executor: ThreadPoolExecutor,
+) -> None:
+    async def stubborn(_args: BaseModel, _attempt: Attempt) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0)
+        return "done"
+
+    async def obedient(_args: BaseModel, _attempt: Attempt) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario(function: Callable[..., Any]) -> list[Outcome]:
+        told: list[Outcome] = []
+        tool = dataclasses.replace(close_day.tool, function=function)
+        await run_python(tool, ARGS, attempt(0.01), executor, told.append)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return told
+
+    assert asyncio.run(scenario(stubborn)) == [Applied('"done"', None)]
+    assert asyncio.run(scenario(obedient)) == []
+
+
+def test_an_answer_in_time_and_a_read_are_not_told_twice(executor: ThreadPoolExecutor) -> None:
+    told: list[Outcome] = []
+    release = threading.Event()
+    quick = dataclasses.replace(close_day.tool, function=lambda _args, _attempt: "done")
+    slow = dataclasses.replace(close_day.tool, function=lambda _a, _b: release.wait(30), effect=Effect.READ)
+    asyncio.run(run_python(quick, ARGS, attempt(), executor, told.append))
+    asyncio.run(run_python(slow, ARGS, attempt(0.01), executor, told.append))
+    release.set()
+    executor.shutdown()
+    assert told == []
 
 
 def test_a_read_is_never_in_doubt(executor: ThreadPoolExecutor) -> None:

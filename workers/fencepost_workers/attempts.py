@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from datetime import UTC, datetime
+import logging
+from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 from fencepost import commands as c
@@ -15,7 +17,10 @@ from fencepost.subjects import Call
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
 from fencepost_workers.role import Held, Role
+from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
+
+log = logging.getLogger(__name__)
 
 PREVIEW_CHARS = 500
 
@@ -37,9 +42,12 @@ def payload(text: str) -> c.Payload:
 
 async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:
     """Execute the attempt `order` asks for, once, and say what to record."""
+    outcome, requests = await _made(role, order, held)
+    return _record(role, order, held, outcome, requests)
+
+
+def _record(role: Role, order: c.Send, held: Held, outcome: Outcome, requests: int) -> c.RecordOutcome:
     call = order.call
-    tool = role.worker.app.registry[call.tool, call.tool_version]
-    outcome = await _outcome(role, tool, order, held)
     result = payload(outcome.result_json_text) if isinstance(outcome, Applied) else None
     return c.RecordOutcome(
         **role.stamped(call.tenant, call.run),
@@ -47,31 +55,56 @@ async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:
         call=call.id,
         attempt=order.attempt,
         outcome=outcome,
+        requests=requests,
         result=result,
         payloads=(result,) if result else (),
     )
 
 
-async def _outcome(role: Role, tool: Tool, order: c.Send, held: Held) -> Outcome:
+async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
+    """The outcome, and how many effect requests our transport made for it: none for a Python tool."""
+    tool = role.worker.app.registry[order.call.tool, order.call.tool_version]
+    requests = 0
     try:
         if tool.kind == "python":  # an HTTP tool passes it at the wire itself
             fault("dispatch.before_wire")
-        headers = tool.dependency.sent_headers()
+        headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
         args = tool.read_arguments(order.call.arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing has been sent yet
-        return Refused("worker_error", f"nothing was sent: {told(error)}", retryable=True)
-    # The last look at the clock before the wire: a suspended or starved worker sends nothing late.
+        return Refused("worker_error", f"nothing was sent: {told(error)}", retryable=True), requests
+    # A suspended or starved worker sends nothing late. HTTP and Python look again where they really begin.
     if held.remaining(order.timeout) <= 0:
-        return Refused("late", "the attempt had no time left; nothing was sent", retryable=True)
+        return Refused("late", "the attempt had no time left; nothing was sent", retryable=True), requests
     try:
         if tool.kind == "python":
-            outcome = await run_python(tool, args, _handed(order, held), role.worker.executor)
+            late = partial(_file_late, role, order, held, credentials)
+            outcome = await run_python(tool, args, _handed(order, held), role.worker.executor, late)
         else:
-            outcome = await _send(role, tool, order, held, headers)
+            outcome, requests = await _send(role, tool, order, held, headers, credentials)
         fault("dispatch.after_effect")
     except FaultInjected as error:
-        return Unsure("worker_error", f"failed after the request was sent: {error}")
-    return outcome
+        outcome = Unsure("worker_error", f"failed after the request was sent: {error}")
+    return credentials.hide_outcome(outcome), requests
+
+
+def _file_late(role: Role, order: c.Send, held: Held, credentials: Credentials, outcome: Outcome) -> None:
+    """A Python tool ended after its attempt's time, and somebody else may have moved on: R9."""
+    filed = evidence_of(_record(role, order, held, credentials.hide_outcome(outcome), 0))
+    if filed is None:
+        return
+    log.warning("%s: an answer came after its attempt's time; it is filed as evidence", role.queue)
+    filing = _filed(role, filed)
+    try:
+        role.worker.start([filing])
+    except RuntimeError:  # the process has ended meanwhile, and its loop with it
+        filing.close()
+
+
+async def _filed(role: Role, evidence: c.FileEvidence) -> None:
+    try:
+        await role.worker.committer.submit(evidence)
+    except Exception:
+        log.exception("%s: a late answer could not be filed as evidence", role.queue)
 
 
 def _handed(order: c.Send, held: Held) -> Attempt:
@@ -86,8 +119,13 @@ def _handed(order: c.Send, held: Held) -> Attempt:
 
 
 async def _send(
-    role: Role, tool: Tool, order: c.Send, held: Held, headers: tuple[tuple[str, str], ...]
-) -> Outcome:
+    role: Role,
+    tool: Tool,
+    order: c.Send,
+    held: Held,
+    headers: tuple[tuple[str, str], ...],
+    credentials: Credentials,
+) -> tuple[Outcome, int]:
     call = order.call
     sent = await role.worker.engine.send(
         StoredRequest.from_text(call.request or ""),
@@ -98,11 +136,20 @@ async def _send(
         headers=headers,
         kind="effect",
     )
+    if sent.requests > 1:
+        log.error(
+            "call %s, attempt %d: %d effect requests went on the wire; something retries behind our back",
+            call.id,
+            order.attempt,
+            sent.requests,
+        )
     try:
         fault("dispatch.response_lost")
     except FaultInjected as error:
-        sent = Lost("response_lost", str(error))
-    return classify(tool, sent, now=datetime.now(UTC))
+        sent = Lost("response_lost", str(error), sent.requests)
+    # The ledger's time, counted on by a clock nobody sets: a worker's own date decides no due time (R6).
+    now = order.deadline - timedelta(seconds=held.remaining(order.timeout))
+    return classify(tool, credentials.hide_sent(sent), now=now), sent.requests
 
 
 def correlation(call: Call, number: int, held: Held) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from urllib.parse import urlsplit
 
 from fencepost import commands as c
 from fencepost.errors import FaultInjected
@@ -11,9 +12,10 @@ from fencepost.outcomes import classify_lookup, result_text, told
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
-from fencepost.tools import Absent, Found, LookupResult, Unclear
+from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Unclear
 from fencepost_workers.attempts import attempt, correlation, evidence_of, expect, payload
 from fencepost_workers.role import Held, Message, Role, attempt_lease
+from fencepost_workers.tools.credentials import Credentials
 
 
 class Reconciler(Role):
@@ -56,9 +58,11 @@ class Reconciler(Role):
         try:
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")
-            headers = tool.dependency.sent_headers()
+            headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
             return Unclear(told(error))
+        if (why := _elsewhere(call.request, question)) is not None:
+            return Unclear(why)
         sent = await self.worker.engine.send(
             question,
             key=None,
@@ -68,7 +72,7 @@ class Reconciler(Role):
             headers=headers,
             kind="lookup",
         )
-        return classify_lookup(tool, args, sent)
+        return classify_lookup(tool, args, credentials.hide_sent(sent))
 
     def evidence(self, command: c.Command) -> c.Command | None:
         """A real answer to a repeat is evidence; an answer to a question is not: it may be old."""
@@ -77,6 +81,22 @@ class Reconciler(Role):
     def recorded(self) -> None:
         """After the lookup's COMMIT."""
         fault("reconcile.after_record")
+
+
+def _elsewhere(request: str | None, question: StoredRequest) -> str | None:
+    """Why a question would say nothing: whoever stands at the new address never got the old request."""
+    if request is None:  # a Python tool's; nobody knows where its requests went
+        return None
+    went, asks = _origin(StoredRequest.from_text(request).target), _origin(question.target)
+    if went == asks:
+        return None
+    return f"the dependency's address has changed: the request went to {went}, the lookup would ask {asks}"
+
+
+def _origin(target: str) -> str:
+    parts = urlsplit(target)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{parts.hostname}:{port}"
 
 
 def _answer(order: c.Ask, found: LookupResult, result: c.Payload | None) -> LookupAnswer:

@@ -32,7 +32,7 @@ class Held:
     anchor: float
 
     def until(self, timeout: timedelta) -> float:
-        """When `timeout` is over, by `boottime()`: a clock that also counts while the machine is suspended."""
+        """When `timeout` is over, by `boottime()`, which counts on while the machine is suspended."""
         return self.anchor + timeout.total_seconds()
 
     def remaining(self, timeout: timedelta) -> float:

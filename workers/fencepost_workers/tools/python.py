@@ -1,14 +1,16 @@
 """Runs Python tools, `def` in a thread and `async def` on the loop; whatever comes back is an outcome.
 
 Only NotApplied proves that nothing happened. Nobody waits for a tool beyond its attempt: a coroutine is
-cancelled and left, a thread cannot be stopped and goes on by itself, with nobody to hear its answer.
+cancelled and left, a thread cannot be stopped and goes on by itself. What it answers in the end is still
+heard, as evidence.
 """
 
 import asyncio
 import inspect
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel
 
@@ -27,35 +29,50 @@ from fencepost.outcomes import (
 )
 from fencepost.tools import Attempt, Tool
 
+Late = Callable[[Outcome], object]
+"""Told what a tool answered after its attempt's time; from a thread of the executor, or from the loop."""
 
-async def run_python(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> Outcome:
+_TOO_LATE: Final = Refused("deadline_passed", "the attempt had no time left", retryable=True)
+
+
+async def run_python(
+    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, late: Late | None = None
+) -> Outcome:
     """Execute the tool's function once, for at most `attempt.remaining()` seconds; raises only cancellation.
 
     Refused if the function raised or returned NotApplied, or was never started; Unsure after any other
-    exception and after a timeout; what it returned is kept, whether or not it fits the result model.
+    exception and after a timeout; what it returned is kept, whether or not it fits the result model. After a
+    timeout `late` is called with the outcome once the function ends, if it ends; never for a READ tool.
     """
-    outcome = await _run(tool, args, attempt, executor)
-    return without_effect(outcome) if tool.effect is Effect.READ else outcome
+    if tool.effect is Effect.READ:
+        return without_effect(await _run(tool, args, attempt, executor, None))
+    return await _run(tool, args, attempt, executor, late)
 
 
-async def _run(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> Outcome:
+async def _run(
+    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, late: Late | None
+) -> Outcome:
     if tool.function is None:
         raise UsageError(f"tool {tool.name} has no Python function")
     left = attempt.remaining()
     if left <= 0:
-        return Refused("deadline_passed", "the attempt had no time left", retryable=True)
+        return _TOO_LATE
     if inspect.iscoroutinefunction(tool.function):
-        return await _on_the_loop(tool, args, attempt, left)
-    return await _in_a_thread(tool, args, attempt, executor, left)
+        return await _on_the_loop(tool, args, attempt, left, late)
+    return await _in_a_thread(tool, args, attempt, executor, left, late)
 
 
-async def _on_the_loop(tool: Tool, args: BaseModel, attempt: Attempt, left: float) -> Outcome:
+async def _on_the_loop(
+    tool: Tool, args: BaseModel, attempt: Attempt, left: float, late: Late | None
+) -> Outcome:
     task = asyncio.ensure_future(_awaited(tool, args, attempt))
     try:
         await asyncio.wait({task}, timeout=left)
     finally:
         task.cancel()
     if not task.done():
+        if late is not None:
+            task.add_done_callback(lambda ended: None if ended.cancelled() else late(ended.result()))
         return _timeout(left)
     if task.cancelled():
         return Unsure("cancelled", "the tool cancelled itself")
@@ -63,7 +80,9 @@ async def _on_the_loop(tool: Tool, args: BaseModel, attempt: Attempt, left: floa
 
 
 async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
-    assert tool.function is not None  # noqa: S101 - checked by the caller
+    assert tool.function is not None  # checked by the caller
+    if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
+        return _TOO_LATE
     try:
         return _returned(tool, await tool.function(args, attempt))
     except NotApplied as refusal:
@@ -73,7 +92,7 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
 
 
 async def _in_a_thread(
-    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, left: float
+    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, left: float, late: Late | None
 ) -> Outcome:
     try:
         running: Future[Outcome] = executor.submit(copy_context().run, _called, tool, args, attempt)
@@ -86,11 +105,17 @@ async def _in_a_thread(
         raise
     if running.cancel():  # it was still waiting for a thread
         return Refused("not_started", f"no thread was free within {left:.3f} s", retryable=True)
-    return running.result() if running.done() else _timeout(left)
+    if running.done():
+        return running.result()
+    if late is not None:
+        running.add_done_callback(lambda ended: late(ended.result()))
+    return _timeout(left)
 
 
 def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
-    assert tool.function is not None  # noqa: S101 - checked by the caller
+    assert tool.function is not None  # checked by the caller
+    if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
+        return _TOO_LATE
     try:
         return _returned(tool, tool.function(args, attempt))
     except NotApplied as refusal:

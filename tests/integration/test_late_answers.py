@@ -1,0 +1,86 @@
+"""A function that ends after its attempt was given up: what it says is filed, and settles the doubt."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from fencepost import App, Attempt, Context, Contract, Effect, NotApplied, Proposal, Turn
+from fencepost.states import Queue
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalValkey
+from fencepost_workers.dispatcher import Dispatcher
+from fencepost_workers.reconciler import Reconciler
+from fencepost_workers.step import Step
+from tests.acceptance.stage import until
+from tests.integration.test_step import WITHIN_S, opened
+
+SECOND = timedelta(seconds=1)
+
+
+class Note(BaseModel):
+    key: str
+
+
+class Slow:
+    """What the function does: waits for the gate, then answers."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.answer: Any = None
+
+
+def slow_app(slow: Slow) -> App:
+    app = App("slow")
+    place = app.dependency("place", per_attempt=0.2 * SECOND, grace=SECOND, reserve=SECOND)
+
+    @place.python(
+        "note.do", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=Contract(settle=SECOND)
+    )
+    def do(args: Note, attempt: Attempt) -> Any:
+        slow.gate.wait(WITHIN_S)
+        return slow.answer
+
+    @do.compensate
+    def undo(args: Note, result: Any) -> Proposal:
+        return Proposal("note.do", {"key": f"undo {args.key}"})
+
+    @app.planner("note", version=1)
+    def note(context: Context) -> Turn:
+        return Turn([do.propose(Note(key=context.run_id), call_id="do")])
+
+    app.allow("svc:*", tools=["note.do"])
+    return app
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[LocalValkey]:
+    with LocalValkey.start() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("answer", "applied", "state"),
+    [({"id": "n-1"}, True, "SUCCEEDED"), (NotApplied("refused", "no"), False, "FAILED")],
+)
+def test_what_a_function_says_after_its_time_is_filed_as_evidence_and_settles_the_call(
+    database: LedgerDatabase, valkey: LocalValkey, answer: Any, applied: bool, state: str
+) -> None:
+    slow = Slow()
+    slow.answer = answer
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        assert shop.states() == ["UNKNOWN"]
+        slow.gate.set()
+        filed = "SELECT body FROM fencepost.events WHERE type = 'EvidenceFiled'"
+        ((body,),) = until("evidence is filed", lambda: shop.sql(filed), WITHIN_S)
+        assert body["applied"] is applied
+        due = until("the reconciler is due", lambda: shop.due(Queue.RECONCILER), WITHIN_S)
+        Step(shop.worker, Reconciler(shop.worker)).handle(due)
+        assert shop.idle()
+        assert shop.states() == [state]
+        assert shop.sql("SELECT receipt FROM fencepost.calls") == [("n-1" if applied else None,)]

@@ -1,0 +1,83 @@
+"""Credentials that come back are hidden, in whatever form they come back; nothing else is touched."""
+
+import base64
+import json
+from urllib.parse import quote
+
+import pytest
+
+from fencepost.dependencies import DependencySpec
+from fencepost.outcomes import Answered, Applied, Lost, Refused, Unsure
+from fencepost.tools import Response
+from fencepost_workers.tools.credentials import Credentials
+
+SECRET = 'c4n/ry"+<x>=='
+
+
+@pytest.fixture
+def credentials(monkeypatch: pytest.MonkeyPatch) -> Credentials:
+    monkeypatch.setenv("TOKEN", f"Bearer {SECRET}")
+    return Credentials.of(DependencySpec("d", headers=(("Authorization", "env:TOKEN"),)))
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        f"you sent Bearer {SECRET}",
+        SECRET,
+        json.dumps({"seen": SECRET}),
+        json.dumps({"seen": SECRET}).replace("/", "\\/"),
+        json.dumps({"seen": SECRET}).replace("<", "\\u003c").replace(">", "\\u003E"),
+        "".join(f"\\u{ord(c):04x}" for c in SECRET),
+        quote(SECRET, safe=""),
+        f"{SECRET}{SECRET}",
+    ],
+)
+def test_a_credential_is_hidden_in_every_form(credentials: Credentials, echo: str) -> None:
+    hidden = credentials.hide(echo)
+    assert "***" in hidden
+    assert "ry" not in hidden
+    assert "003" not in hidden
+    assert "%" not in hidden
+
+
+def test_only_the_credential_is_hidden(credentials: Credentials) -> None:
+    text = f'{{"id": "d-1", "path": "a\\/b", "share": "5%", "auth": "Bearer {SECRET.replace(chr(34), "")}"}}'
+    assert credentials.hide(text) == text
+    assert credentials.hide(f"before {SECRET} after") == "before *** after"
+
+
+def test_the_parts_of_a_credential_are_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = base64.b64encode(b"clerk:geheim-geheim").decode()
+    spec = DependencySpec(
+        "d", headers=(("Authorization", f"Basic {pair}"), ("Cookie", "a=kekskeks; b=zwieback"))
+    )
+    hidden = Credentials.of(spec).hide(f"{pair} clerk:geheim-geheim geheim-geheim kekskeks zwieback clerk")
+    assert hidden == "*** *** *** *** *** clerk"
+
+
+def test_what_a_header_says_openly_is_no_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WHO", "from-the-environment")
+    given = (
+        ("Accept", "application/json"),
+        ("X-Version", "2026-01-02"),
+        ("X-Api-Key", "abc"),
+        ("X-Who", "env:WHO"),
+    )
+    credentials = Credentials.of(DependencySpec("d", headers=given))
+    text = "application/json 2026-01-02 abc from-the-environment"
+    assert credentials.hide(text) == "application/json 2026-01-02 abc ***"
+    assert Credentials.of(DependencySpec("d")).hide(text) == text
+
+
+def test_answers_and_outcomes_are_cleaned_whole(credentials: Credentials) -> None:
+    body = b"\xff\x00" + SECRET.encode() + b"\xfe"
+    answered = credentials.hide_sent(Answered(Response(402, {"x-echo": SECRET}, body), 2))
+    assert answered == Answered(Response(402, {"x-echo": "***"}, b"\xff\x00***\xfe"), 2)
+    assert credentials.hide_sent(Lost("c", SECRET, 1)) == Lost("c", "***", 1)
+    applied = credentials.hide_outcome(Applied(json.dumps({"id": SECRET}), SECRET))
+    assert applied == Applied('{"id": "***"}', "***")
+    assert credentials.hide_outcome(Applied("1", None)) == Applied("1", None)
+    assert credentials.hide_outcome(Unsure("c", SECRET)) == Unsure("c", "***")
+    refused = Refused("c", SECRET, retryable=True, final_answer_stored=True)
+    assert credentials.hide_outcome(refused) == Refused("c", "***", retryable=True, final_answer_stored=True)

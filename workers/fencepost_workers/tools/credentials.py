@@ -1,0 +1,110 @@
+"""Keeps a dependency's credentials out of what is stored: answers that echo them, errors that quote them.
+
+What counts as one: the value of a header that is set as `env:NAME`, or whose name speaks of authentication;
+also what follows its scheme, what Basic encodes, and each cookie. Each is found as it is and in the escapes
+of JSON and of URLs. What does not: values under `LEAST_CHARS` characters, and other encodings of one.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import lru_cache
+from typing import Final
+
+from fencepost.dependencies import DependencySpec
+from fencepost.outcomes import Answered, Applied, Outcome, Sent
+from fencepost.tools import Response
+
+HIDDEN: Final = "***"
+LEAST_CHARS: Final = 6
+"""A shorter value would be found by chance, and texts torn where nothing was told."""
+
+_TELLING: Final = re.compile(
+    r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
+)
+
+
+class Credentials:
+    """The credentials of one dependency, replaced by `***` wherever they come back."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        told = {value for value in values if len(value) >= LEAST_CHARS}
+        self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
+        self._loosely = re.compile("|".join(map(_loosely, self._values))) if told else None
+
+    @classmethod
+    def of(cls, spec: DependencySpec) -> Credentials:
+        """Those of a dependency, read now. Raises UsageError where `sent_headers` does."""
+        found = zip(spec.headers, spec.sent_headers(), strict=True)
+        told = [(name, value) for (name, set_as), (_, value) in found if _is_told(name, set_as)]
+        return _cached(tuple(told))
+
+    def hide(self, text: str) -> str:
+        """The text without credentials."""
+        if self._loosely is None:
+            return text
+        escaped = "\\" in text or "%" in text
+        if not escaped and not any(value in text for value in self._values):
+            return text
+        return self._loosely.sub(HIDDEN, text)
+
+    def hide_sent(self, sent: Sent) -> Sent:
+        """What came of a request, without credentials in body, headers or message."""
+        if not isinstance(sent, Answered):
+            return replace(sent, message=self.hide(sent.message))
+        answer = sent.response
+        headers = {name: self.hide(value) for name, value in answer.headers.items()}
+        body = self.hide(answer.body.decode("latin-1")).encode("latin-1")  # any bytes, and back
+        return replace(sent, response=Response(answer.status, headers, body))
+
+    def hide_outcome(self, outcome: Outcome) -> Outcome:
+        """The outcome without credentials in result, receipt or message."""
+        if isinstance(outcome, Applied):
+            receipt = None if outcome.receipt is None else self.hide(outcome.receipt)
+            return Applied(self.hide(outcome.result_json_text), receipt)
+        return replace(outcome, code=self.hide(outcome.code), message=self.hide(outcome.message))
+
+
+@lru_cache(maxsize=64)
+def _cached(headers: tuple[tuple[str, str], ...]) -> Credentials:
+    return Credentials(part for name, value in headers for part in _parts(name, value))
+
+
+def _is_told(name: str, set_as: str) -> bool:
+    return set_as.startswith("env:") or _TELLING.search(name) is not None
+
+
+def _parts(name: str, value: str) -> Iterator[str]:
+    yield value
+    scheme, _, rest = value.strip().partition(" ")
+    if "cookie" in name.lower():
+        for pair in value.split(";"):
+            yield pair.partition("=")[2].strip()
+    elif rest:
+        yield rest.strip()
+        if scheme.lower() == "basic":
+            yield from _basic(rest.strip())
+
+
+def _basic(encoded: str) -> Iterator[str]:
+    try:
+        pair = base64.b64decode(encoded, validate=True).decode()
+    except ValueError:
+        return
+    yield pair
+    yield pair.partition(":")[2]
+
+
+def _loosely(value: str) -> str:
+    """A pattern for the value in which each character may be escaped as JSON or a URL would."""
+    return "".join(map(_loose, value))
+
+
+def _loose(char: str) -> str:
+    if not char.isascii():
+        return re.escape(char)
+    code, slash = f"{ord(char):02x}", "" if char.isalnum() else r"\\?"
+    return rf"(?:{slash}{re.escape(char)}|(?i:\\u00{code}|%{code}))"
