@@ -78,7 +78,7 @@ class Lifeline:
         self._send(json.dumps({**spec, "report": write_end, "keep": list(keep)}))
 
     def _send(self, line: str) -> None:
-        assert self._process.stdin is not None  # noqa: S101 (asked for above; tells the type checker)
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.write(f"{line}\n".encode())
             self._process.stdin.flush()
@@ -114,7 +114,7 @@ class Lifeline:
 
     def release(self) -> None:
         """Let go without waiting: the leash ends what it holds, and then itself."""
-        assert self._process.stdin is not None  # noqa: S101 (as in _send)
+        assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 

@@ -118,8 +118,11 @@ class RecordPlanLost(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordOutcome(Command):
-    """What became of one attempt, as its worker saw it; `result` keeps the bytes of an applied one;
-    `requests` counts the effect requests that went on the wire for it: more than one is a hidden retry (R4)."""
+    """What became of one attempt, as far as its worker can tell.
+
+    `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire for
+    it: more than one is a hidden retry (R4).
+    """
 
     term: Term
     call: UUID

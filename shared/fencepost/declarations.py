@@ -79,7 +79,7 @@ class HttpTool(ToolHandle[ArgsT, ResultT]):
 
     def __call__(self, args: ArgsT) -> Request:
         """The request for these arguments; nothing is sent."""
-        assert self.tool.request is not None  # noqa: S101 - what makes it an http tool
+        assert self.tool.request is not None
         return self.tool.request(args)
 
     def parse(
@@ -107,7 +107,7 @@ class PythonTool(ToolHandle[ArgsT, ResultT]):
 
     def __call__(self, args: ArgsT, attempt: Attempt) -> Any:
         """What the function gives, an awaitable for `async def`; no lease, no record, no timeout."""
-        assert self.tool.function is not None  # noqa: S101 - what makes it a python tool
+        assert self.tool.function is not None
         return self.tool.function(args, attempt)
 
 

@@ -57,7 +57,7 @@ class LookupAnswer:
 class Evidence:
     """What an attempt's worker reported outside its term. A no speaks for that attempt only.
 
-    `retryable`: what kept the attempt from having an effect may pass (nothing was sent, or the answer says so).
+    `retryable`: what kept the attempt from having an effect may pass: nothing was sent, or it says so.
     """
 
     attempt: int

@@ -75,7 +75,7 @@ def parse_faults(text: str) -> tuple[FaultSpec, ...]:
 
 
 def _signal_self(number: int) -> None:
-    # To this very thread: sent to the process, another thread would take it while this one ran on past the point.
+    # To this very thread: another would take one sent to the process, while this one ran on past the point.
     signal.pthread_kill(get_ident(), number)
 
 
