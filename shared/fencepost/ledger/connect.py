@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -17,6 +19,7 @@ from fencepost.settings import redact
 IDLE_IN_TRANSACTION_S = 2
 LOCK_S = 1
 TRANSACTION_S = 10
+CHECK_AFTER_S = 1.0
 
 _OPTIONS = (
     f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c lock_timeout={LOCK_S}s "
@@ -36,6 +39,7 @@ _BY_KEY = (
 _AWAY = frozenset({"57P01", "57P02", "57P03", "53300", "25P03", "25P04"})
 
 Connection = psycopg.Connection[Any]
+Pipeline = psycopg.Pipeline
 
 
 def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
@@ -55,7 +59,8 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
 class Pool:
     """A bounded pool of such sessions. Raises `Unreachable` when none is to be had in 5 s.
 
-    A dead session is replaced at checkout; a statement is never re-run by the pool.
+    A session that was idle for a second is tried at checkout and replaced if it is dead; a statement is never
+    re-run by the pool.
     """
 
     def __init__(self, dsn: str, name: str, size: int) -> None:
@@ -66,7 +71,7 @@ class Pool:
             max_size=size,
             timeout=5,
             open=False,
-            check=ConnectionPool.check_connection,
+            check=self._check,
             kwargs={
                 "application_name": name,
                 "options": _OPTIONS + _BY_KEY,
@@ -75,6 +80,12 @@ class Pool:
             },
         )
         self._opened = False
+        self._used: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
+
+    def _check(self, connection: Connection) -> None:
+        # A round trip before each use would cost a fifth of a quick step; what died just now says so itself.
+        if time.monotonic() - self._used.get(connection, 0.0) > CHECK_AFTER_S:
+            ConnectionPool.check_connection(connection)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -86,6 +97,7 @@ class Pool:
         try:
             with self._pool.connection() as connection:
                 yield connection
+                self._used[connection] = time.monotonic()
         except PoolTimeout as error:
             raise Unreachable(f"no connection to Postgres at {redact(self._dsn)} within 5 s") from error
         except psycopg.Error as error:
