@@ -85,13 +85,13 @@ class Ledger:
         return self._apply(batch[:half], RERUNS) + self._apply(batch[half:], RERUNS)
 
     def _once(self, batch: list[c.Command]) -> list[c.Answer]:
-        with self._pool.connection() as connection:
-            loaded = load(connection, batch, self._worker_ttl)
+        with self._pool.connection() as connection, connection.pipeline() as pipeline:
+            loaded = load(connection, pipeline, batch, self._worker_ttl)
             folding = Folding(loaded, self._known)
             answers = [folding.command(command) for command in batch]
             fault("ledger.in_transaction")
             if folding.writing.rows or folding.writing.events or folding.writing.ended:
-                write(connection, folding.writing, loaded.now)
+                write(connection, pipeline, folding.writing, loaded.now)
             else:
                 connection.rollback()
             return answers

@@ -17,7 +17,7 @@ from uuid import UUID
 from fencepost import commands as c
 from fencepost.decide.fold import Row
 from fencepost.ledger import rows
-from fencepost.ledger.connect import Connection
+from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.ledger.rows import OPEN_SQL
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -211,33 +211,37 @@ def _half_locked(batch: Sequence[c.Command], of: Wanted, loaded: Loaded) -> set[
     return found
 
 
-def load(connection: Connection, batch: Sequence[c.Command], worker_ttl: timedelta) -> Loaded:
+def load(
+    connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command], worker_ttl: timedelta
+) -> Loaded:
     """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are."""
     of = wanted(batch)
     args = parameters(of, worker_ttl)
     shape = bool(of.calls), bool(of.whole)
-    with connection.pipeline():
-        runs = connection.execute(LOCK_RUNS, args)
-        if of.new:
-            connection.execute(NEW_KEYS, args)
-        operations = connection.execute(LOCK_OPERATIONS[shape], args)
-        locked = [connection.execute(LOCK_CLAIMED, args)] if of.claims else []
-        locked.append(connection.execute(LOCK_ROWS, args))
-        calls = connection.execute(READ_CALLS[shape], args)
-        evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
-        alive = connection.execute(READ_ALIVE, args).fetchall if of.workers else list
-        applied = connection.execute(READ_APPLIED, args)
-        clock = connection.execute(READ_NOW).fetchall()
-        loaded = Loaded(now=clock[0][0])
-        loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
-        for row in calls:
-            call = made(Call, row)
-            loaded.calls[call.tenant, call.run][call.id] = call
-        loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
-        loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
-        loaded.alive = {r[0] for r in alive()}
-        loaded.applied = {r[0] for r in applied}
-        loaded.evidence = _evidence(evidence())
+    runs = connection.execute(LOCK_RUNS, args)
+    if of.new:
+        connection.execute(NEW_KEYS, args)
+    operations = connection.execute(LOCK_OPERATIONS[shape], args)
+    locked = [connection.execute(LOCK_CLAIMED, args)] if of.claims else []
+    locked.append(connection.execute(LOCK_ROWS, args))
+    calls = connection.execute(READ_CALLS[shape], args)
+    evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
+    alive = connection.execute(READ_ALIVE, args).fetchall if of.workers else list
+    applied = connection.execute(READ_APPLIED, args)
+    clock = connection.execute(READ_NOW)
+    # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
+    # sends as well as the end of a pipeline, it does not.
+    pipeline.sync()
+    loaded = Loaded(now=clock.fetchall()[0][0])
+    loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
+    for row in calls:
+        call = made(Call, row)
+        loaded.calls[call.tenant, call.run][call.id] = call
+    loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
+    loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
+    loaded.alive = {r[0] for r in alive()}
+    loaded.applied = {r[0] for r in applied}
+    loaded.evidence = _evidence(evidence())
     loaded.half_locked = _half_locked(batch, of, loaded)
     return loaded
 

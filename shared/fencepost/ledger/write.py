@@ -16,7 +16,7 @@ from fencepost import commands as c
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
 from fencepost.ledger import rows
-from fencepost.ledger.connect import Connection
+from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.operations import Operation
 from fencepost.subjects import Call, Run
 
@@ -172,13 +172,13 @@ WHERE o.tenant = due.tenant AND o.subject = due.subject
 """
 
 
-def write(connection: Connection, batch: Writing, now: datetime) -> None:
+def write(connection: Connection, pipeline: Pipeline, batch: Writing, now: datetime) -> None:
     """Write and commit. Psycopg errors for what the guards refuse, `CountMismatchError` for lost rows."""
     counted: Counted = []
-    with connection.pipeline():
-        _write_history(connection, batch, counted)
-        _write_rows(connection, batch, now, counted)
-        _write_outbox(connection, batch, now)
+    _write_history(connection, batch, counted)
+    _write_rows(connection, batch, now, counted)
+    _write_outbox(connection, batch, now)
+    pipeline.sync()
     for name, cursor, expected in counted:
         if cursor.rowcount != expected:
             raise CountMismatchError(f"{name}: wrote {cursor.rowcount} rows, not {expected}")
