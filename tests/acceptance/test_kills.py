@@ -76,7 +76,7 @@ def test_a_compensation_survives_the_death_of_its_dispatcher_after_the_effect(st
     assert stage.effects(reference) == ["debit", "refund"]
 
 
-def test_a_takeover_follows_a_kill_within_two_seconds(stage: Stage) -> None:
+def test_a_takeover_follows_a_kill_at_once(stage: Stage) -> None:
     reference = f"kill-{next(_numbers)}"
     until("two dispatchers", lambda: len(stage.pids("dispatcher")) == 2)
     stage.sandbox.fault("delay_after_commit", reference=reference, delay_s=3)
@@ -84,6 +84,7 @@ def test_a_takeover_follows_a_kill_within_two_seconds(stage: Stage) -> None:
     stage.until_event(run, "ToolAttemptStarted")
     killed_at = stage.kill_holder(run, "debit")
     taken = stage.until_event(run, "ToolOutcomeMarkedUnknown")
-    assert (taken.recorded_at - killed_at).total_seconds() <= 2
+    # Its pulse says so. The silence of its stamp would be noticed after 1.3 s at the earliest.
+    assert (taken.recorded_at - killed_at).total_seconds() < 1.3
     assert stage.ended(run) == ["COMPLETED"]
     assert stage.requests(reference) == 1
