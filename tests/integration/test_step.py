@@ -4,8 +4,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -16,11 +17,14 @@ from pydantic import BaseModel
 
 from fencepost import App, Attempt, Context, Contract, Effect, Natural, Turn
 from fencepost import commands as c
+from fencepost.clock import boottime
 from fencepost.errors import Unreachable
+from fencepost.ledger.outbox import publish_again
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
+from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.role import Held, Message
@@ -227,6 +231,78 @@ def test_a_drain_hands_unclaimed_items_back_to_be_published_at_once(shop: Shop) 
     assert sorted(shop.states()) == ["INTENT_RECORDED"] * 2 + ["SUCCEEDED"] * 4
 
 
+def test_what_cannot_be_handed_back_is_left_to_the_relay(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls = shop.planned("a", "b")
+    shop.worker.drain()
+
+    def deadlocked() -> Any:
+        raise psycopg.errors.DeadlockDetected("deadlock detected")
+
+    with replaced(shop.worker.pool, "connection", deadlocked):
+        assert Step(shop.worker, Dispatcher(shop.worker)).handle(calls) == 0
+    assert "could not hand back 2 items, they are published again later: deadlock detected" in caplog.text
+
+
+def test_handing_back_waits_for_nobody_who_moves_a_row(shop: Shop) -> None:
+    calls = shop.planned("a", "b", "c")
+    shop.sql("UPDATE fencepost.outbox SET publish_at = fencepost.now() + interval '1 hour'")
+    with psycopg.connect(shop.database.owner) as mover:
+        mover.execute("SELECT 1 FROM fencepost.outbox WHERE subject = %s FOR UPDATE", [calls[1][1]])
+        with shop.worker.pool.connection() as connection:
+            connection.execute("SET LOCAL lock_timeout = '1ms'")
+            publish_again(connection, [*reversed(calls), ("t", calls[0][1], 99)])
+    again = shop.sql("SELECT subject FROM fencepost.outbox WHERE publish_at <= fencepost.now()")
+    assert {subject for (subject,) in again} == {calls[0][1], calls[2][1]}
+
+
+class Gathering(Planner):
+    """A planner that remembers what it took."""
+
+    taken: Sequence[tuple[c.Order, Held]] = ()
+
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
+        super().gather(taken)
+        self.taken = taken
+
+
+def under(held: Held, owner: str) -> Held:
+    return replace(held, term=c.Term(owner, held.term.fence))
+
+
+def test_two_terms_of_one_subject_in_one_process_have_their_data_each(shop: Shop) -> None:
+    shop.enqueue("a")
+    planner = Gathering(shop.worker)
+    assert Step(shop.worker, planner).handle(shop.due(Queue.PLANNER)) == 1
+    assert shop.idle()
+    ((order, held),) = planner.taken
+    assert isinstance(order, c.Plan)
+    compensator = Compensator(shop.worker)
+    forward: Any = SimpleNamespace(id=order.run.id, tenant="t", result=None)
+    offset = c.Offset(order.run, forward, order.timeout)
+    tried: list[Any] = []
+
+    def propose(_order: c.Offset, result: bytes | None) -> Any:
+        tried.append(result)
+
+    with replaced(compensator, "_propose", propose):
+        for role, one in ((planner, order), (compensator, offset)):
+            for owner in ("old", "new"):
+                role.gather([(one, under(held, owner))])
+            for owner in ("new", "old"):
+                acting = role.act(one, replace(under(held, owner), anchor=boottime()))
+                command = asyncio.run_coroutine_threadsafe(acting, shop.worker.loop).result(WITHIN_S)
+                assert isinstance(command, c.RecordTurn | c.RecordCompensation)
+                assert command.term.owner == owner
+            # What was not gathered is left to a takeover; above all, nothing is judged without it.
+            for owner in ("old", "other"):
+                acting = role.act(one, under(held, owner))
+                with pytest.raises(LookupError, match="was not gathered"):
+                    asyncio.run_coroutine_threadsafe(acting, shop.worker.loop).result(WITHIN_S)
+    assert tried == [None, None]
+
+
 class Failing(Dispatcher):
     """A dispatcher that fails where the test says."""
 
@@ -247,7 +323,7 @@ class Failing(Dispatcher):
         self.claims.append(claim)
         return claim
 
-    def gather(self, orders: Sequence[c.Order]) -> None:
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
         self._fail("gather")
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID
 
 from fencepost import commands as c
 from fencepost.clock import uuid7
@@ -32,7 +31,7 @@ class Compensator(Role):
         super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
-        self._results: dict[UUID, bytes | None] = {}
+        self._results: dict[str, bytes | None] = {}  # by the owner of the term
         self._lock = threading.Lock()
 
     def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
@@ -43,20 +42,23 @@ class Compensator(Role):
         """The claim of a run that stops or compensates."""
         return c.ClaimStopped(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
-    def gather(self, orders: Sequence[c.Order]) -> None:
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
         """The stored results of the effects to offset, in one statement."""
-        offsets = [order for order in orders if isinstance(order, c.Offset)]
-        keys = {o.forward.id: (o.forward.tenant, o.forward.result or "") for o in offsets}
+        offsets = {held.term.owner: order.forward for order, held in taken if isinstance(order, c.Offset)}
+        keys = {owner: (forward.tenant, forward.result or "") for owner, forward in offsets.items()}
         with self.worker.pool.connection() as connection:
             found = reads.payloads(connection, sorted(set(keys.values())))
         with self._lock:
-            self._results.update({call: found.get(key) for call, key in keys.items()})
+            self._results.update({owner: found.get(key) for owner, key in keys.items()})
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Propose the compensation of one effect, and say what to record."""
         offset = expect(order, c.Offset)
         with self._lock:
-            result = self._results.pop(offset.forward.id, None)
+            # Without its result an effect might be judged impossible to offset, which nothing takes back.
+            if held.term.owner not in self._results:
+                raise LookupError(f"the result of call {offset.forward.id} was not gathered")
+            result = self._results.pop(held.term.owner)
         loop = asyncio.get_running_loop()
         proposal = await loop.run_in_executor(self.worker.executor, self._propose, offset, result)
         fault("compensate.after_plan")

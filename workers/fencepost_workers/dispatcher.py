@@ -38,7 +38,7 @@ class Dispatcher(Role):
         fields = self.named(prepared, message, term, token)
         return c.ClaimCall(**fields, request=request, request_error=error)
 
-    def gather(self, orders: Sequence[c.Order]) -> None:  # noqa: ARG002 - the claim brought everything
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:  # noqa: ARG002 - the claim brought all
         """Nothing more is needed."""
         fault("dispatch.after_claim")
 

@@ -7,7 +7,6 @@ import json
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
-from uuid import UUID
 
 from fencepost import commands as c
 from fencepost.app import PlannerSpec
@@ -37,7 +36,7 @@ class Planner(Role):
         super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
-        self._contexts: dict[UUID, ContextData] = {}
+        self._contexts: dict[str, ContextData] = {}  # by the owner of the term
         self._planners: dict[tuple[str, int], models.Planner] = {}
         self._lock = threading.Lock()
 
@@ -49,21 +48,24 @@ class Planner(Role):
         """The claim of a run."""
         return c.ClaimRun(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
-    def gather(self, orders: Sequence[c.Order]) -> None:
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
         """The contexts of all claimed runs, in two statements."""
         fault("planner.after_claim")
-        wanted = [(order.run.tenant, order.run.id) for order in orders if isinstance(order, c.Plan)]
+        owners = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
+        wanted = [(run.tenant, run.id) for run in owners.values()]
         with self.worker.pool.connection() as connection:
             found = reads.plan_contexts(connection, wanted)
         with self._lock:
-            self._contexts.update(found)
+            self._contexts.update({owner: found[run.id] for owner, run in owners.items() if run.id in found})
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Ask for the next turn, validate what it proposes, and say what to record."""
         plan = expect(order, c.Plan)
         run = plan.run
         with self._lock:
-            data = self._contexts.pop(run.id)
+            data = self._contexts.pop(held.term.owner, None)
+        if data is None:
+            raise LookupError(f"the context of run {run.id} was not gathered; its takeover plans it")
         spec = self.worker.app.find_planner(run.planner, run.planner_version)
         context = context_of(data)
         try:

@@ -56,8 +56,11 @@ class Role(ABC):
     def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.Claim | None:
         """The claim for one message, made by the process stamped as `token`; None leaves it to another."""
 
-    def gather(self, orders: Sequence[c.Order]) -> None:  # noqa: B027 - most roles need nothing more
-        """Read, in a constant number of statements, what acting on these orders needs."""
+    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:  # noqa: B027 - most roles need nothing more
+        """Read, in a constant number of statements, what acting on these orders needs.
+
+        Kept by the owner of the term: one process may hold two terms of a subject, an old and a new one.
+        """
 
     @abstractmethod
     async def act(self, order: c.Order, held: Held) -> c.Command | None:

@@ -20,6 +20,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import psycopg
+
 from fencepost import commands as c
 from fencepost.clock import boottime, token
 from fencepost.errors import FencepostError, Unreachable
@@ -76,7 +78,7 @@ class Step:
         try:
             with self._worker.pool.connection() as connection:
                 publish_again(connection, messages)
-        except FencepostError as error:
+        except (FencepostError, psycopg.Error) as error:
             log.warning(
                 "could not hand back %d items, they are published again later: %s", len(messages), error
             )
@@ -205,9 +207,8 @@ class Step:
     def _gather(self, kept: Sequence[tuple[c.Order, Held]]) -> None:
         if not kept:
             return
-        orders = [order for order, _ in kept]
         self._patience.call(
-            lambda: self._role.gather(orders), CLAIM_PATIENCE_S, f"{len(orders)} claimed items wait"
+            lambda: self._role.gather(kept), CLAIM_PATIENCE_S, f"{len(kept)} claimed items wait"
         )
 
     def _let_go(self, wishes: Sequence[_Wish], kept: Sequence[tuple[c.Order, Held]]) -> None:

@@ -12,9 +12,14 @@ from fencepost.ledger.rows import OPEN_SQL
 
 _PUBLISH_AGAIN = """
 UPDATE fencepost.outbox o SET publish_at = fencepost.now()
-FROM unnest(%s::text[], %s::uuid[], %s::bigint[]) AS n (tenant, subject, generation)
-WHERE o.tenant = n.tenant AND o.subject = n.subject AND o.generation = n.generation
-  AND o.publish_at > fencepost.now()
+FROM (
+  SELECT b.tenant, b.subject
+  FROM unnest(%s::text[], %s::uuid[], %s::bigint[]) AS n (tenant, subject, generation)
+  JOIN fencepost.outbox b ON b.tenant = n.tenant AND b.subject = n.subject AND b.generation = n.generation
+  WHERE b.publish_at > fencepost.now()
+  ORDER BY b.tenant, b.subject FOR UPDATE OF b SKIP LOCKED
+) AS k
+WHERE o.tenant = k.tenant AND o.subject = k.subject
 """
 
 _MISSING = f"""
@@ -30,7 +35,10 @@ LIMIT %s
 
 
 def publish_again(connection: Connection, messages: Sequence[tuple[str, UUID, int]]) -> None:
-    """Have rows published again at once: they were named in a message that nobody will act on."""
+    """Have rows published again at once: they were named in a message that nobody will act on.
+
+    A row that somebody is moving at this instant is left to them.
+    """
     columns = ([t for t, _, _ in messages], [s for _, s, _ in messages], [g for _, _, g in messages])
     connection.execute(_PUBLISH_AGAIN, columns)
 
