@@ -17,17 +17,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
+from urllib.parse import urlsplit
 
 import psycopg
 
+from fencepost.errors import UsageError
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup, TemporaryFolder
-from fencepost_ops.ports import free_port
+from fencepost_ops.ports import free_port, why_not
 from fencepost_ops.sandbox.process import SandboxProcess
 
 ORDERS = "fencepost_ops.examples.orders:app"
 READY_WITHIN_S = 60.0
+PORT_FILE = "port"
+PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
 
 SHRUNK = {
     "FENCEPOST_REPUBLISH_S": "2",
@@ -43,8 +47,8 @@ class FleetOptions:
     """What to start.
 
     `scale` counts workers per queue (and relays under `relay`); without `data` the fleet lives in a temporary
-    folder; `env` adds to every process's environment, `env_of` to that of a named one; without a port the
-    sandbox and Flower take a free one.
+    folder; `env` adds to every process's environment, `env_of` to that of a named one; without a port Flower
+    takes a free one, and the sandbox the one it had on this data, because stored requests name it.
     """
 
     app: str = ORDERS
@@ -88,11 +92,13 @@ class Fleet:
     def start(self, progress: Callable[[str], object] = lambda _: None) -> None:
         """Start everything; returns when servers accept and all processes have been started.
 
-        Raises LocalServerError or FolderTakenError, with everything already started stopped again.
+        Raises LocalServerError, FolderTakenError, or UsageError when the sandbox's port is taken, with
+        everything already started stopped again.
         """
         with self._stack:
             options = self.options
             data = options.data or self._stack.enter_context(TemporaryFolder("fencepost-fleet-"))
+            sandbox = self._sandbox(data / "sandbox") if options.sandbox else None
             progress("starting Postgres")
             self.postgres = self._start_postgres(data / "postgres")
             self._stack.callback(self._stop_postgres)
@@ -101,9 +107,10 @@ class Fleet:
             self._stack.callback(self._stop_valkey)
             progress("migrating the ledger")
             self.database = prepare_database(self.postgres, "fencepost", movable_clock=options.movable_clock)
-            if options.sandbox:
+            if sandbox is not None:
                 progress("starting the sandbox")
-                self.sandbox = self._stack.enter_context(self._sandbox(data / "sandbox"))
+                self.sandbox = self._stack.enter_context(sandbox)
+                _keep_port(data / "sandbox", self.sandbox)
             progress("starting relays and workers")
             out = options.out or sys.stdout
             self.group = self._stack.enter_context(ProcessGroup(out=out))
@@ -115,7 +122,8 @@ class Fleet:
         return LocalPostgres.start(folder, settings=settings, fsync=self.options.fsync, port=port)
 
     def _sandbox(self, folder: Path) -> SandboxProcess:
-        return SandboxProcess(folder, faults=self.options.sandbox_faults, port=self.options.sandbox_port)
+        port = self.options.sandbox_port or _kept_port(folder)
+        return SandboxProcess(folder, faults=self.options.sandbox_faults, port=port)
 
     def _stop_postgres(self) -> None:
         self.postgres.stop()  # whichever it is by then: see `mend`
@@ -225,6 +233,29 @@ class Fleet:
                 if time.monotonic() > until:
                     raise TimeoutError(f"not ready after {within_s:g} s: {', '.join(missing)}")
                 time.sleep(0.05)
+
+
+def _kept_port(folder: Path) -> int:
+    """The port a sandbox had on this folder, once it is free; 0 if there was none. UsageError if taken."""
+    try:
+        text = (folder / PORT_FILE).read_text().strip()
+    except OSError:
+        return 0
+    if not text.isdecimal():
+        return 0
+    until = time.monotonic() + PORT_FREES_WITHIN_S
+    while (why := why_not(int(text))) is not None:
+        if time.monotonic() > until:
+            raise UsageError(
+                f"port {text}, by which requests stored in {folder.parent} name the sandbox, cannot be used: "
+                f"{why}; free it, or choose another with --sandbox-port"
+            )
+        time.sleep(0.1)
+    return int(text)
+
+
+def _keep_port(folder: Path, sandbox: SandboxProcess) -> None:
+    (folder / PORT_FILE).write_text(f"{urlsplit(sandbox.url).port}\n")
 
 
 def new_seed() -> int:

@@ -20,6 +20,17 @@ def free_port() -> int:
         return port
 
 
+def why_not(port: int) -> str | None:
+    """Why a TCP port of 127.0.0.1 cannot be used now, None if it can; 0 stands for any free one."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closed one is free at once
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return error.strerror or str(error)
+    return None
+
+
 def last_lines(log: Path, count: int = 8) -> str:
     """The last lines of a log file, indented, for an error message."""
     try:

@@ -10,7 +10,6 @@ import importlib.util
 import os
 import shlex
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +27,7 @@ from fencepost_ops.commands.session import Session, app_option, pass_session
 from fencepost_ops.fleet import ORDERS, Fleet, FleetOptions
 from fencepost_ops.folders import write_private
 from fencepost_ops.local import DataDirLock, FolderTakenError, LocalServerError
+from fencepost_ops.ports import why_not
 
 ROLES: Final = ("relay", *map(str, Queue))
 MOST: Final = 32  # processes of one role: this is one machine
@@ -76,7 +76,12 @@ class Scale(click.ParamType[tuple[str, int]]):
     "--sandbox/--no-sandbox", default=True, help="Services for demos and drills: wallet, inventory, shipping."
 )
 @click.option("--flower/--no-flower", default=True, help="Celery's own view of workers and queues.")
-@click.option("--sandbox-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
+@click.option(
+    "--sandbox-port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="0: the one it had on this data, at first any free one. Requests in the ledger name it.",
+)
 @click.option("--flower-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
 @app_option
 @pass_session
@@ -122,14 +127,8 @@ def _need_parts(*, flower: bool) -> None:
 
 def _need_port(option: str, port: int) -> None:
     """UsageError if the port is taken now; 0 stands for any free one."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a closed one is free at once
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise UsageError(
-                f"port {port} ({option}) cannot be used: {error.strerror}; choose another"
-            ) from None
+    if (why := why_not(port)) is not None:
+        raise UsageError(f"port {port} ({option}) cannot be used: {why}; choose another")
 
 
 def check_environment(app: App, provided: set[str]) -> None:

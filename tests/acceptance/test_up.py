@@ -20,7 +20,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from fencepost_ops import cli
+from fencepost_ops import cli, fleet
 from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from fencepost_ops.up import exports
 from tests.acceptance.stage import until
@@ -222,12 +222,14 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
     up = start_up("--no-flower")
     up.enqueue(1)
     until("the order is done", lambda: up.statuses() == {"o-1": "COMPLETED"})
+    place = up.url("sandbox")
     up.remember()
     up.process.kill()
     up.process.wait()
     up.leaves_nothing()
 
     up = start_up("--no-flower")
+    assert up.url("sandbox") == place  # stored requests name it
     assert up.statuses() == {"o-1": "COMPLETED"}
     up.enqueue(1, 2)  # the first is known already
     until("both are done", lambda: up.statuses() == {"o-1": "COMPLETED", "o-2": "COMPLETED"})
@@ -312,6 +314,26 @@ def test_a_bad_setting_is_refused_in_one_sentence_before_anything_starts(
     assert sentence.replace("{taken}", port) in refused.stderr
     assert refused.stderr.count("\n") == 1
     assert not (tmp_path / "data").exists()
+
+
+def test_a_taken_port_of_the_sandbox_on_this_data_is_named_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "PORT_FREES_WITHIN_S", 0.0)
+    data = tmp_path / "data"
+    (data / "sandbox").mkdir(parents=True)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (data / "sandbox" / fleet.PORT_FILE).write_text(f"{port}\n")
+        refused = CliRunner().invoke(cli.main, ["up", "--data", str(data)])
+    assert refused.exit_code == 2, refused.output
+    assert refused.stderr == (
+        f"fencepost: port {port}, by which requests stored in {data} name the sandbox, cannot be used: "
+        "Address already in use; free it, or choose another with --sandbox-port\n"
+    )
+    assert not (data / "postgres").exists()
 
 
 def test_a_wrong_variable_is_refused_by_its_name(tmp_path: Path) -> None:

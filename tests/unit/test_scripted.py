@@ -162,3 +162,32 @@ def test_a_planner_that_gives_no_turn_is_an_error(executor: ThreadPoolExecutor) 
             asyncio.run(planner.propose(context(1)))
     with pytest.raises(UsageError, match="neither a function nor a script"):
         planner_for(PlannerSpec("p", 1), executor)
+
+
+def test_a_call_that_a_person_settled_is_referred_to_by_its_receipt() -> None:
+    def reference(path: str) -> ScriptedPlanner:
+        return ScriptedPlanner.load("s", [SCRIPT[0], {"finish": {"$result": "debit", "path": path}}])
+
+    repaired = CallView("debit", "wallet.debit", {}, "SUCCEEDED", None, None, "d-1")
+    for path in ("id", "receipt"):
+        assert propose(reference(path), 2, repaired).finish == "d-1"
+    assert propose(reference(""), 2, repaired).finish is None
+    with pytest.raises(ScriptError, match=r"is empty, so there is nothing at 'items\.0'; a receipt"):
+        propose(reference("items.0"), 2, repaired)
+    without = CallView("debit", "wallet.debit", {}, "SUCCEEDED")
+    with pytest.raises(ScriptError, match="nothing at 'id'"):
+        propose(reference("id"), 2, without)
+
+
+def test_a_result_speaks_before_the_receipt() -> None:
+    def at(path: str, result: object) -> object:
+        planner = ScriptedPlanner.load("s", [SCRIPT[0], {"finish": {"$result": "debit", "path": path}}])
+        return propose(
+            planner, 2, CallView("debit", "wallet.debit", {}, "SUCCEEDED", result, None, "r")
+        ).finish
+
+    assert at("receipt", {"receipt": "of the result"}) == "of the result"
+    assert at("receipt", {"id": "d-1"}) == "r"
+    assert at("id", {"id": "d-1"}) == "d-1"
+    with pytest.raises(ScriptError, match="has nothing at 'id'"):
+        at("id", {"number": "d-1"})

@@ -8,7 +8,8 @@ A script is a JSON list of turns, or JSON Lines with one turn per line:
 
 `{"$input": path}` stands for a part of the run's input, `{"$result": label, "path": path}` for a part of the
 result of the call proposed under that label; a path is names and list positions joined by dots, empty for the
-whole. The same context always gives the same turn.
+whole. Where the result has nothing at the path `receipt`, that is the downstream's reference, and so is `id`
+where there is no result, because a person settled the call. The same context always gives the same turn.
 """
 
 import json
@@ -19,7 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fencepost.errors import ScriptError
-from fencepost.tools import Context, Proposal, Turn
+from fencepost.tools import CallView, Context, Proposal, Turn
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
 
@@ -165,8 +166,19 @@ def _filled(value: Any, context: Context, where: str) -> Any:
         if call is None or not call.succeeded:
             state = "is not there" if call is None else f"is {call.state}"
             raise ScriptError(f"{where}: call {label!r} has no result, it {state}")
-        return _at(call.result, value.get("path", ""), f"{where}: the result of {label!r}")
+        return _of_result(call, value.get("path", ""), f"{where}: the result of {label!r}")
     return {name: _filled(inner, context, where) for name, inner in value.items()}
+
+
+def _of_result(call: CallView, path: str, what: str) -> Any:
+    given = isinstance(call.result, Mapping) and "receipt" in call.result
+    if call.receipt is not None and (
+        (path == "receipt" and not given) or (path == "id" and call.result is None)
+    ):
+        return call.receipt
+    if call.result is None and path:
+        raise ScriptError(f"{what} is empty, so there is nothing at {path!r}; a receipt is at 'receipt'")
+    return _at(call.result, path, what)
 
 
 def _at(value: Any, path: str, what: str) -> Any:
