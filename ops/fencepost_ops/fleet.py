@@ -241,7 +241,7 @@ def _kept_port(folder: Path) -> int:
         text = (folder / PORT_FILE).read_text().strip()
     except OSError:
         return 0
-    if not text.isdecimal():
+    if not text.isdecimal() or int(text) > 65535:
         return 0
     until = time.monotonic() + PORT_FREES_WITHIN_S
     while (why := why_not(int(text))) is not None:

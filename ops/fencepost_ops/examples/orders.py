@@ -239,11 +239,11 @@ def fulfil(context: Context) -> Turn:
         price = Money(**order["amount"])
         money = Debit(order_id=order["order_id"], account=order["account"], amount=price)
         return Turn([reserve.propose(goods, call_id="reserve"), debit.propose(money, call_id="debit")])
+    # By receipt, not from results: a call that a person repaired has none.
     if shipped is None:
         goods_id = reserved.receipt or ""
         parcel = Ship(order_id=order["order_id"], address_id=order["address_id"], reservation=goods_id)
         return Turn([schedule.propose(parcel, call_id="ship")])
-    # By receipt: a call that a person repaired has no result.
     return Turn(finish={"order_id": order["order_id"], "shipment": shipped.receipt})
 
 
