@@ -109,16 +109,17 @@ def follow(operation: Operation, call: Call) -> Operation:
     """The key after its holder `call` moved; any other call leaves it as it is."""
     if operation.call != call.id:
         return operation
-    status = _SETTLED.get(CallState(call.state))
-    offset = operation.status in {
-        S.COMPENSATING,
-        S.COMPENSATED,
-    }  # an effect that came back into doubt stays offset
-    if status is None:
-        return amended(operation, status=operation.status if offset else S.OPEN, doubt=call.doubt)
+    settled = _SETTLED.get(CallState(call.state))
+    # An effect that comes back into doubt stays offset; while it is being offset, unless it never happened.
+    stays = operation.status == S.COMPENSATED or (
+        operation.status == S.COMPENSATING and settled in {None, S.COMPLETED}
+    )
+    status = operation.status if stays else settled or S.OPEN
+    if settled is None:
+        return amended(operation, status=status, doubt=call.doubt)
     return amended(
         operation,
-        status=operation.status if offset else status,
+        status=status,
         doubt=call.doubt,
         proof=call.proof,
         receipt=call.receipt,
@@ -128,13 +129,16 @@ def follow(operation: Operation, call: Call) -> Operation:
 
 
 def offset(operation: Operation, compensation: Call) -> Operation:
-    """The forward key after the call that compensates it moved: compensated, or completed again if that
-    failed.
-    """
+    """The forward key after the call that compensates it moved: compensated, or what it was if that failed."""
+    if compensation.state == CallState.INTENT_RECORDED or operation.status in _NOTHING_TO_OFFSET:
+        return operation
     if compensation.state == CallState.SUCCEEDED:
         return amended(operation, status=S.COMPENSATED)
     if compensation.state in {CallState.FAILED, CallState.REJECTED, CallState.CANCELLED}:
-        return amended(operation, status=S.COMPLETED)
-    if compensation.state == CallState.INTENT_RECORDED:
-        return operation
+        open_again = operation.doubt or operation.status == S.OPEN
+        return amended(operation, status=S.OPEN if open_again else S.COMPLETED)
     return amended(operation, status=S.COMPENSATING)
+
+
+_NOTHING_TO_OFFSET = frozenset({S.FAILED, S.UNKNOWN, S.RELEASED})
+"""The effect came back into doubt while it was being offset, and was then found not to have happened."""

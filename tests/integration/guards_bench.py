@@ -1,6 +1,7 @@
 """Attacks on the tables in plain SQL: rows in any state, put there with the guards off, and one statement."""
 
 import itertools
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import psycopg
 from psycopg import sql
 
 from fencepost.clock import uuid7
+from fencepost.events import EventType
 from tests.integration.ledger_bench import TENANT, Bench
 
 WORKER, OPERATOR, OWNER = "fencepost_worker", "fencepost_operator", None
@@ -53,18 +55,19 @@ class Attack:
             self.connection.execute("ROLLBACK TO SAVEPOINT attempt")
 
     def event(
-        self, run: UUID, call: UUID | None = None, kind: str = "EvidenceFiled"
+        self, run: UUID, call: UUID | None = None, kind: str = "RepairRequested", **header: Any
     ) -> tuple[int, UUID, str]:
-        """An event that a change could point at: its number, id and hash."""
+        """An event that a change could point at, ending a change: its number, id and hash."""
         seq, identity = next(self.numbers), uuid7()
-        values = (TENANT, run, seq, identity, kind, call, identity, f"hash-{seq}")
-        self.force(
-            "INSERT INTO fencepost.events (tenant, run, seq, id, type, version, call, body, digest,"
-            " principal, causation, recorded_at, prev_hash, hash)"
-            " VALUES (%s, %s, %s, %s, %s, 1, %s, '{}', '', 'p', %s, now(), '', %s)",
-            *values,
-        )
-        return seq, identity, f"hash-{seq}"
+        body = json.dumps(header.pop("body", {}))
+        values: dict[str, Any] = {"tenant": TENANT, "run": run, "seq": seq, "id": identity, "type": kind}
+        values |= {"version": 1, "call": call, "body": body, "digest": "", "principal": "p"}
+        values |= {"causation": identity, "recorded_at": "2026-01-01T00:00:00Z", "projection": "p"}
+        values |= {"prev_hash": "", "hash": f"hash-{seq}"} | header
+        names = ", ".join(values)
+        places = ", ".join(["%s"] * len(values))
+        self.force(f"INSERT INTO fencepost.events ({names}) VALUES ({places})", *values.values())
+        return seq, values["id"], f"hash-{seq}"
 
     def put(self, table: str, key: UUID, **columns: Any) -> None:
         """Put a row into any state, guards off."""
@@ -100,6 +103,72 @@ def presented(via: str, version: int = 0) -> dict[str, Any]:
     if via == "claim":
         return {"presented_owner": "next", "presented_fence": 6, "fence": 6, "owner": None}
     return {"presented_office": via, "presented_version": version, "fence": 6, "owner": None}
+
+
+Change = dict[str, Any]
+Proof = tuple[str, Change]
+TERMS = {"term": (HELD["owner"], HELD["fence"]), "claim": ("next", 6)}
+
+
+class CallTarget:
+    """One call in a run that acts, held by `HELD`, and the events it may point at."""
+
+    def __init__(self, planned: tuple[UUID, UUID, UUID, int], attack: Attack) -> None:
+        self.run, self.call, self.other, self.version = planned
+        self.attack = attack
+        self.seq, _, _ = attack.event(self.run, self.call)
+
+    def put(self, state: str, **columns: Any) -> None:
+        """Put the call into a state it could honestly be in, unless `columns` say otherwise."""
+        doubt = state in {"UNKNOWN", "NEEDS_REPAIR"}
+        self.attack.put("calls", self.call, **(HELD | {"state": state, "doubt": doubt} | columns))
+
+    def update(self, via: str, columns: Change, role: str | None = None) -> str | None:
+        """Attempt exactly this change, with an event that proves nothing."""
+        change = {"version": self.seq, **presented(via, self.version), **columns}
+        return self.attack.update("calls", self.call, change, role or role_of(via))
+
+    def event(self, via: str, kind: str, **header: Any) -> tuple[int, UUID]:
+        """An event of the call, recorded under what `via` presents."""
+        worker, fence = TERMS.get(via, (None, None))
+        header = {"worker": worker, "fence": fence} | header
+        seq, identity, _ = self.attack.event(self.run, self.call, kind, **header)
+        return seq, identity
+
+    def column(self, name: str) -> Any:
+        found = self.attack.force(f"SELECT {name} FROM fencepost.calls WHERE id = %s", self.call)
+        return found[0][0]
+
+    def move(self, via: str, to: str, role: str | None = None, **columns: Any) -> str | None:
+        """Attempt the honest change by which `via` would move the call, but for `columns`."""
+        kind, header = honest(via, self.column("state"), to)
+        attempts = self.column("attempts") + (kind == EventType.TOOL_ATTEMPT_STARTED)
+        seq, identity = self.event(via, kind, attempt=attempts, **header)
+        change: Change = {"state": to, "version": seq, "doubt": to in {"UNKNOWN", "NEEDS_REPAIR"}}
+        if to == "DISPATCHING":
+            change |= {"attempts": attempts, "doubt": self.column("state") != "INTENT_RECORDED"}
+        if kind == EventType.RESULT_REUSED:
+            change |= {"reused": True}
+        elif to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
+            change |= {"proof": identity}
+        return self.update(via, change | columns, role)
+
+
+def honest(via: str, source: str, to: str) -> Proof:
+    """The event with which `via` moves a call from `source` to `to`."""
+    if to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
+        if via == "repair":
+            return EventType.REPAIR_DECIDED, {"body": {"to": to}}
+        if source == "INTENT_RECORDED":
+            return EventType.RESULT_REUSED, {}
+        if via == "term" and source == "DISPATCHING":
+            if to == "SUCCEEDED":
+                return EventType.TOOL_RESULT_RECORDED, {}
+            return EventType.TOOL_ATTEMPT_FAILED, {"body": {"final": True, "stored": False}}
+        return EventType.TOOL_EFFECT_RECONCILED, {"body": {"to": to}}
+    if source == "DISPATCHING" and to == "INTENT_RECORDED":
+        return EventType.TOOL_ATTEMPT_FAILED, {"body": {"final": False}}
+    return EventType.TOOL_ATTEMPT_STARTED if to == "DISPATCHING" else EventType.REPAIR_REQUESTED, {}
 
 
 def role_of(via: str) -> str:

@@ -1,17 +1,14 @@
 """What Postgres refuses of histories, keys and the outbox, and what each role may do at all."""
 
 from collections.abc import Iterator
-from typing import Any
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from fencepost.clock import uuid7
-from fencepost.events import PROOFS, EventType
 from fencepost.ledger.schema import metadata
 from fencepost.outcomes import Applied
-from fencepost.states import OperationStatus
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench, Fields
 
@@ -28,7 +25,6 @@ class Settled:
         bench.ahead(4)
         bench.reconcile(self.run, self.call)
         bench.one(bench.evidence(self.first, self.term, Applied('{"id":"r-1"}', "r-1")))
-        self.key = bench.call(self.call).operation
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +76,9 @@ def test_evidence_is_of_an_attempt_that_was_started(
         "owner": settled.term.owner,
         "fence": settled.term.fence,
     }
+    said: Fields = {"attempt": 1, "worker": settled.term.owner, "fence": settled.term.fence}
+    body = {"applied": True, "receipt": None, "result": None}
+    opened.event(settled.run, settled.call, "EvidenceFiled", id=filed["id"], body=body, **said)
     statement = f"INSERT INTO fencepost.evidence ({names}) VALUES ({'%s, ' * 7} true, 'x', now())"
     assert opened.attempt(statement, *filed.values()) is None
     for role in (WORKER, OWNER):
@@ -90,68 +89,6 @@ def test_a_payload_cannot_hold_other_bytes_than_its_digest_names(settled: Settle
     statement = "INSERT INTO fencepost.payloads VALUES (%s, %s, 'x')"
     assert opened.attempt(statement, TENANT, "0" * 64) == "23514"
     assert opened.attempt("UPDATE fencepost.payloads SET data = 'x'", role=OWNER) == "23514"
-
-
-# -- keys ----------------------------------------------------------------------------------------------
-
-
-def key_update(opened: Attack, settled: Settled, role: str | None = WORKER, **columns: Any) -> str | None:
-    names = ", ".join(f'"{name}" = %s' for name in columns)
-    statement = f"UPDATE fencepost.operations SET {names} WHERE key = %s"
-    return opened.attempt(statement, *columns.values(), settled.key, role=role)
-
-
-def key_put(opened: Attack, settled: Settled, **columns: Any) -> None:
-    names = ", ".join(f'"{name}" = %s' for name in columns)
-    opened.force(f"UPDATE fencepost.operations SET {names} WHERE key = %s", *columns.values(), settled.key)
-
-
-@pytest.mark.parametrize("status", sorted(OperationStatus))
-def test_a_key_is_handed_on_only_when_released_or_failed(
-    settled: Settled, opened: Attack, status: str
-) -> None:
-    free = status in {"released", "failed"}
-    key_put(opened, settled, status=status, doubt=False)
-    for role in (WORKER, OWNER):
-        assert key_update(opened, settled, role, call=uuid7(), status="open") == (None if free else "FP001")
-    key_put(opened, settled, doubt=True)
-    assert key_update(opened, settled, call=uuid7(), status="open") == "FP003"
-
-
-@pytest.mark.parametrize("kind", sorted(EventType))
-def test_a_key_leaves_doubt_only_by_a_proof_of_its_call(
-    settled: Settled, opened: Attack, kind: EventType
-) -> None:
-    key_put(opened, settled, status="open", doubt=True)
-    _, proof, _ = opened.event(settled.run, settled.call, kind)
-    _, theirs, _ = opened.event(settled.run, uuid7(), kind)
-    cleared: Fields = {"status": "completed", "doubt": False}
-    assert key_update(opened, settled, **cleared, proof=proof) == (None if kind in PROOFS else "FP003")
-    assert key_update(opened, settled, **cleared, proof=theirs) == "FP003"
-    assert key_update(opened, settled, **cleared) == "FP003"
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"tenant": "x"},
-        {"key": "x"},
-        {"scope": "x"},
-        {"first_sent_at": "2030-01-01T00:00:00Z"},
-        {"first_sent_at": None},
-    ],
-)
-def test_a_keys_identity_and_first_send_never_change(
-    settled: Settled, opened: Attack, columns: Fields
-) -> None:
-    for role in (WORKER, OWNER):
-        assert key_update(opened, settled, role, **columns) == "FP001"
-
-
-def test_keys_are_never_forgotten(opened: Attack) -> None:
-    for statement in ("DELETE FROM fencepost.operations", "TRUNCATE fencepost.operations"):
-        assert opened.attempt(statement) == "42501"
-        assert opened.attempt(statement, role=OWNER) == "FP004"
 
 
 # -- outbox --------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ class Target:
     def __init__(self, planned: Planned, attack: Attack) -> None:
         self.run, self.call, self.version = planned
         self.attack = attack
-        self.seq, _, self.head = attack.event(self.run)
+        self.seq, _, self.head = attack.event(self.run, self.call)
         attack.put("calls", self.call, state="FAILED", owner="dispatcher", fence=3)
 
     def put(self, status: str, **columns: Any) -> None:
@@ -198,7 +198,7 @@ def test_seq_and_head_move_only_with_an_event(target: Target) -> None:
 
 
 def test_another_runs_event_moves_nothing(module_bench: Bench, target: Target) -> None:
-    seq, _, head = target.attack.event(module_bench.start())
+    seq, _, head = target.attack.event(module_bench.start(), target.call)
     assert target.attack.update("runs", target.run, {"seq": seq, "head_hash": head}) == "FP004"
 
 
@@ -263,9 +263,12 @@ c AS (INSERT INTO fencepost.calls (tenant, id, run, turn, ordinal, label, tool, 
         CASE WHEN right(run_key, 1)::int %% 2 = 0 THEN 'CANCELLED' ELSE 'INTENT_RECORDED' END, now(), 1
     FROM r RETURNING id, run),
 e AS (INSERT INTO fencepost.events (tenant, run, seq, id, type, version, call, body, digest, principal,
-        causation, recorded_at, prev_hash, hash)
-    SELECT 'shop', run, 2, gen_random_uuid(), 'x', 1, id, '{}', '', 'p', id, now(), '', 'head' FROM c)
-SELECT c.run, c.id FROM c JOIN r ON r.id = c.run ORDER BY length(r.run_key), r.run_key
+        causation, recorded_at, projection, prev_hash, hash)
+    SELECT 'shop', run, seq, gen_random_uuid(), 'x', 1, CASE seq WHEN 2 THEN id ELSE gen_random_uuid() END,
+        '{}', '', 'p', id, now(), 'p', '', 'head'
+    FROM c, generate_series(2, 3) AS seq RETURNING run, seq, call)
+SELECT c.run, c.id, e.call FROM c JOIN r ON r.id = c.run JOIN e ON e.run = c.run AND e.seq = 3
+ORDER BY length(r.run_key), r.run_key
 """
 COMPLETE = """
 UPDATE fencepost.runs SET status = 'COMPLETED', owner = NULL, seq = 2, head_hash = 'head',
@@ -274,8 +277,8 @@ UPDATE fencepost.runs SET status = 'COMPLETED', owner = NULL, seq = 2, head_hash
 PROPOSE = """
 INSERT INTO fencepost.calls (tenant, id, run, turn, ordinal, label, tool, tool_version, effect, scope,
     arguments, arguments_hash, required, state, ready_at, version, presented_owner, presented_fence)
-VALUES ('shop', gen_random_uuid(), %(run)s, 9, 0, 'x', 'x', 1, 'reversible', 's', '{}', '1:x', true,
-    'INTENT_RECORDED', now(), 1, 'planner', 5)
+VALUES ('shop', %(new)s, %(run)s, 9, 0, 'x', 'x', 1, 'reversible', 's', '{}', '1:x', true,
+    'INTENT_RECORDED', now(), 3, 'planner', 5)
 """
 CANCEL = """
 UPDATE fencepost.calls SET state = 'CANCELLED', fence = fence + 1, version = 2,
@@ -293,7 +296,7 @@ def attempt(connection: psycopg.Connection[Any], statement: str, arguments: Any)
 
 def test_200_races_never_complete_a_run_with_an_open_call(module_bench: Bench) -> None:
     with attack(module_bench) as opened:
-        races = [{"run": run, "call": call} for run, call in opened.force(SETTING, RACES)]
+        races = [dict(zip(("run", "call", "new"), ids, strict=True)) for ids in opened.force(SETTING, RACES)]
         opened.connection.commit()
     together = threading.Barrier(2)
     refused: dict[str, list[str | None]] = {"planner": [], "other": []}

@@ -149,7 +149,7 @@ class Memory:
     def _replay(self, run: UUID, events: list[Event]) -> None:
         view = self.replayed.get(run)
         for event in events:
-            self.loaded.applied.add(event.id)
+            self.loaded.applied.add((event.tenant, event.id))
             self.histories[run].append(event)
             before = view.calls if view is not None else {}
             view = evolve(view, event)

@@ -96,7 +96,7 @@ class World:
         answer = self.memory.apply(command)
         if self.rng.random() < 0.1:  # the reply of the COMMIT was lost
             before = len(self.memory.histories[command.run])
-            if command.id in self.memory.loaded.applied:
+            if (command.tenant, command.id) in self.memory.loaded.applied:
                 self.memory.apply(command)
                 assert len(self.memory.histories[command.run]) == before, "a change was applied twice"
         return answer

@@ -88,7 +88,7 @@ class Folding:
         if run is None:
             return c.Gone()
         fold = self._fold(command, run)
-        if command.id in self.loaded.applied:
+        if (command.tenant, command.id) in self.loaded.applied:
             return again(fold, command)
         if isinstance(command, c.Claim) and (refusal := self._judge(command, fold)) is not None:
             return refusal

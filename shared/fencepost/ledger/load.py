@@ -85,7 +85,7 @@ READ_ALIVE = """
 SELECT token FROM fencepost.workers
 WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL AND last_seen > fencepost.now() - %(worker_ttl)s::interval
 """
-READ_APPLIED = "SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[])"
+READ_APPLIED = "SELECT tenant, id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[])"
 READ_NOW = "SELECT fencepost.now()"
 
 
@@ -120,7 +120,8 @@ class Loaded:
     evidence: dict[UUID, tuple[Evidence, ...]] = field(default_factory=dict)
     rows: dict[Key, Row] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
-    applied: set[UUID] = field(default_factory=set)
+    applied: set[Key] = field(default_factory=set)
+    """Tenants and ids of the events that were there before."""
     half_locked: set[UUID] = field(default_factory=set)
     """Runs of which a claimed row is being moved by somebody at this instant."""
 
@@ -240,7 +241,7 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.alive = {r[0] for r in alive()}
-    loaded.applied = {r[0] for r in applied}
+    loaded.applied = {(r[0], r[1]) for r in applied}
     loaded.evidence = _evidence(evidence())
     loaded.half_locked = _half_locked(batch, of, loaded)
     return loaded

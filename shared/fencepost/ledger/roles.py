@@ -52,8 +52,18 @@ BEGIN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
             USING ERRCODE = 'FP422';
     END IF;
+    -- First, and no deeper than asked: what follows may not bear the rest.
+    IF jsonb_path_exists(p_input, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")') THEN
+        RAISE EXCEPTION 'a run''s input is nested at most 64 levels deep' USING ERRCODE = 'FP422';
+    END IF;
     IF octet_length(p_input::text) > 1048576 THEN
         RAISE EXCEPTION 'a run''s input is at most 1 MiB; keep the rest elsewhere and pass a reference'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF p_input::text ~ '([0-9.]{200}){2}[0-9.]' AND EXISTS (
+        SELECT 1 FROM jsonb_path_query(p_input, 'strict $.** ? (@.type() == "number")') AS n
+        WHERE length(translate(n::text, '-.', '')) > 400) THEN
+        RAISE EXCEPTION 'a number in a run''s input has at most 400 digits; pass longer ones as text'
             USING ERRCODE = 'FP422';
     END IF;
     IF p_deadline IS NULL OR p_deadline <= interval '0' THEN

@@ -1,4 +1,4 @@
-"""The ledger's tables: the one definition. `guards.py` adds what Postgres itself refuses (R7), `roles.py` who
+"""The ledger's tables: the one definition. `guards` adds what Postgres itself refuses (R7), `roles.py` who
 may what.
 
 Alembic migrates to exactly this (a test compares dumps). Every key holds the tenant, so that tenants can be
@@ -130,7 +130,7 @@ events = Table(
     _col("prev_hash", Text),
     _col("hash", Text),
     PrimaryKeyConstraint("run", "seq", "tenant"),
-    UniqueConstraint("id"),  # a change's id is its first event's: applying it twice is seen here
+    UniqueConstraint("id", "tenant"),  # a change's id is its first event's: applying it twice is seen here
 )
 
 calls = Table(

@@ -1,0 +1,254 @@
+"""What Postgres refuses of a call."""
+
+from __future__ import annotations
+
+from fencepost.ledger.guards.words import hop_words, offices, words
+from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
+
+_SETTLED = "'SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN'"
+
+_BORN = f"""
+        IF by_owner IS NULL OR by_owner IS DISTINCT FROM run_owner OR by_fence IS DISTINCT FROM run_fence THEN
+            RAISE EXCEPTION 'call %: proposed without the term of its run', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.state NOT IN ({words(CALL_BORN)})
+           OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
+           OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
+                NEW.receipt, NEW.result, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
+            RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
+        END IF;
+        IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = NEW.version
+                AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id) THEN
+            RAISE EXCEPTION 'call %: proposed without an event', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+"""
+
+_UNCHANGING = """
+        IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
+            NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
+            NEW.required)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
+            OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
+            OLD.required)
+           OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
+            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.version = OLD.version THEN
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+            WHERE e.run = NEW.run AND e.seq = NEW.version AND e.tenant = NEW.tenant
+                AND e.call IS NOT DISTINCT FROM NEW.id;
+        IF NOT FOUND OR NEW.version < OLD.version THEN
+            RAISE EXCEPTION 'call %: its version moves only with its events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        -- Evidence wakes the reconciler of a doubt that nobody holds; whatever else changes is presented.
+        IF said.type = 'EvidenceFiled' THEN
+            rest := NEW;
+            rest.version := OLD.version;
+            rest.ready_at := OLD.ready_at;
+            IF rest IS NOT DISTINCT FROM OLD THEN
+                IF NEW.ready_at <> OLD.ready_at AND (OLD.state <> 'UNKNOWN' OR OLD.owner IS NOT NULL) THEN
+                    RAISE EXCEPTION 'call %: evidence does not move it', NEW.id USING ERRCODE = 'FP002';
+                END IF;
+                RETURN NEW;
+            END IF;
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.attempts < OLD.attempts OR NEW.in_flight_until < OLD.in_flight_until
+           OR (OLD.in_flight_until IS NOT NULL AND NEW.in_flight_until IS NULL) THEN
+            RAISE EXCEPTION 'call %: an attempt cannot be unmade', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+_PRESENTED = f"""
+        IF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ({offices(CALL_HOPS)}) THEN
+                RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.version THEN
+                RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via, by_version,
+                    OLD.version USING ERRCODE = 'FP002';
+            END IF;
+            IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
+                RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'call %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'call %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ({hop_words(CALL_HOPS)}) THEN
+            RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
+        IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
+           AND OLD.state NOT IN ({words(CALL_UNSETTLED)}) THEN
+            RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+# What an attempt leaves behind changes only as the next one is counted, and that only with its own event.
+_ATTEMPTS = """
+        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
+            IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptStarted', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence)) THEN
+                RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
+                    USING ERRCODE = 'FP004';
+            END IF;
+        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request)
+              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request) THEN
+            RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+_DOUBT = f"""
+        IF NEW.doubt AND NEW.state IN ({words(CALL_ENDS)}) THEN
+            RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.state = 'INTENT_RECORDED' AND (OLD.doubt OR NEW.doubt) THEN
+            RAISE EXCEPTION 'call %: what may have happened is not sent as if it had not', NEW.id
+                USING ERRCODE = 'FP003';
+        END IF;
+        -- Unknown is in doubt, and so is an attempt that takes the place of one nobody answered for.
+        IF NOT NEW.doubt AND (NEW.state IN ('UNKNOWN', 'NEEDS_REPAIR')
+                OR (OLD.doubt AND NEW.state NOT IN ({_SETTLED}))
+                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING')) THEN
+            RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
+            (via = 'term' OR NEW.effect = 'read') AND (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptFailed' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence))) THEN
+            RAISE EXCEPTION 'call %: an attempt is made again only after one that is known to have failed',
+                NEW.id USING ERRCODE = 'FP003';
+        END IF;
+"""
+
+# `said` is the newest event of the call; mostly it is the proof as well.
+_PROOF = f"""
+        settles := NEW.state IN ({_SETTLED}) AND NEW.state <> OLD.state;
+        IF NOT settles AND (NEW.receipt, NEW.result, NEW.proof, NEW.reused)
+                IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.proof, OLD.reused) THEN
+            RAISE EXCEPTION 'call %: a result comes with the end it proves', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF settles AND OLD.state = 'INTENT_RECORDED' THEN
+            IF NEW.reused IS NOT TRUE OR NEW.proof IS DISTINCT FROM OLD.proof OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ResultReused')
+               OR NOT EXISTS (SELECT 1 FROM fencepost.operations o
+                    WHERE o.key = NEW.operation AND o.tenant = NEW.tenant
+                    AND o.status = 'completed' AND NOT o.doubt AND (o.arguments_hash, o.receipt, o.result)
+                        IS NOT DISTINCT FROM (NEW.arguments_hash, NEW.receipt, NEW.result)) THEN
+                RAISE EXCEPTION 'call %: there is no such result to reuse', NEW.id USING ERRCODE = 'FP003';
+            END IF;
+        ELSIF settles THEN
+            IF said.id IS DISTINCT FROM NEW.proof THEN
+                SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+                    WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.seq > OLD.version
+                        AND e.seq < NEW.version
+                        AND (e.run, e.call) IS NOT DISTINCT FROM (NEW.run, NEW.id);
+            END IF;
+            IF NEW.reused OR (CASE said.type
+                WHEN 'ToolResultRecorded' THEN via = 'term' AND OLD.state = 'DISPATCHING'
+                    AND NEW.state = 'SUCCEEDED' AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                WHEN 'ToolAttemptFailed' THEN (via = 'term' OR NEW.effect = 'read')
+                    AND OLD.state = 'DISPATCHING' AND NEW.state = 'FAILED'
+                    AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                    AND said.body ->> 'final' = 'true'
+                    AND (NOT OLD.doubt OR coalesce(said.body ->> 'stored', '') = 'true')
+                WHEN 'ToolEffectReconciled' THEN (via = 'claim' OR (via = 'term' AND OLD.state = 'UNKNOWN'))
+                    AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
+                    AND said.body ->> 'to' = NEW.state
+                WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+                ELSE false END) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
+                    NEW.state USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+"""
+
+GUARD_CALLS = f"""
+CREATE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    run_status text;
+    run_owner text;
+    run_fence bigint;
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    via text;
+    said record;
+    rest fencepost.calls;
+    settles boolean;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'calls are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    -- The run's lock serialises every change of its calls with its completion.
+    SELECT status, owner, fence INTO run_status, run_owner, run_fence
+        FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
+    IF TG_OP = 'INSERT' THEN
+{_BORN.rstrip()}
+    ELSE
+{_UNCHANGING.strip(chr(10))}
+{_PRESENTED.strip(chr(10))}
+{_ATTEMPTS.strip(chr(10))}
+{_DOUBT.strip(chr(10))}
+{_PROOF.strip(chr(10))}
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER guard_call BEFORE INSERT OR UPDATE OR DELETE ON fencepost.calls
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_call();
+"""

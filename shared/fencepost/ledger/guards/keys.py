@@ -1,0 +1,109 @@
+"""What Postgres refuses of an operation key: a key says what the call that holds it says."""
+
+from __future__ import annotations
+
+from fencepost.ledger.guards.words import words
+from fencepost.ledger.rows import OPEN_SQL
+from fencepost.states import CALL_ENDS, CallState
+
+_DEAD = words({CallState.REJECTED, CallState.FAILED, CallState.CANCELLED})
+
+_HANDED_ON = f"""
+    IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+        IF OLD.doubt THEN
+            RAISE EXCEPTION 'operation %: a key in doubt is not handed on', NEW.key USING ERRCODE = 'FP003';
+        END IF;
+        SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+            WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+        IF OLD.status NOT IN ('released', 'failed') OR holder.state NOT IN ({_DEAD}) OR holder.doubt THEN
+            RAISE EXCEPTION 'operation %: a key that is % is not handed on by a call that is %', NEW.key,
+                OLD.status, holder.state USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+"""
+
+# A call that is written together with its key has been written before it.
+_HELD = f"""
+    SELECT c.operation, c.run, c.state, c.doubt, c.attempts, c.arguments_hash, c.receipt, c.result, c.preview,
+        c.proof INTO holder FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+    IF (holder.operation, holder.run, holder.arguments_hash)
+       IS DISTINCT FROM (NEW.key, NEW.run, NEW.arguments_hash) THEN
+        RAISE EXCEPTION 'operation %: it is held by a call of its own', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.doubt <> holder.doubt THEN
+        RAISE EXCEPTION 'operation %: its doubt is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP003';
+    END IF;
+    IF OLD.doubt AND NOT NEW.doubt AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof) THEN
+        RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
+    END IF;
+    IF (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (holder.receipt, holder.result, holder.preview, holder.proof)
+       AND (holder.state IN ({words(CALL_ENDS)}) OR (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.preview, OLD.proof)) THEN
+        RAISE EXCEPTION 'operation %: its result is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF (NEW.first_sent_at, NEW.expires_at) IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at)
+       AND (holder.attempts > 0 AND NEW.first_sent_at <= fencepost.now()
+            AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
+        RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+"""
+
+_STATUS = f"""
+    IF NEW.status IN ('compensating', 'compensated') OR OLD.status IN ('compensating', 'compensated') THEN
+        -- At most one living compensation: its index is unique.
+        SELECT c.state INTO offsetting FROM fencepost.calls c WHERE c.compensates = NEW.key
+            AND c.tenant = NEW.tenant AND c.state NOT IN ({_DEAD});
+    END IF;
+    IF (CASE NEW.status
+        WHEN 'open' THEN holder.state IN ({OPEN_SQL})
+        WHEN 'completed' THEN holder.state = 'SUCCEEDED'
+            AND (OLD.status NOT IN ('compensating', 'compensated') OR offsetting IS NULL)
+        WHEN 'failed' THEN holder.state = 'FAILED'
+        WHEN 'unknown' THEN holder.state = 'ACCEPTED_UNKNOWN'
+        WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED')
+        WHEN 'compensating' THEN offsetting <> 'SUCCEEDED'
+            AND (OLD.status IN ('compensating', 'compensated') OR offsetting <> 'INTENT_RECORDED')
+        WHEN 'compensated' THEN offsetting = 'SUCCEEDED'
+        ELSE false END) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it is not % while the call that holds it is % and what offsets it %',
+            NEW.key, NEW.status, holder.state, coalesce(offsetting, 'nothing') USING ERRCODE = 'FP001';
+    END IF;
+"""
+
+GUARD_KEYS = f"""
+CREATE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    holder record;
+    offsetting text;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'operation keys are never forgotten' USING ERRCODE = 'FP004';
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
+                NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF (NEW.tenant, NEW.key, NEW.scope) IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope)
+       OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
+        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+{_HANDED_ON.strip(chr(10))}
+{_HELD.strip(chr(10))}
+{_STATUS.strip(chr(10))}
+    RETURN NEW;
+END $$;
+CREATE TRIGGER guard_operation BEFORE INSERT OR UPDATE OR DELETE ON fencepost.operations
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_operation();
+"""

@@ -1,0 +1,152 @@
+"""What Postgres refuses of a run."""
+
+from __future__ import annotations
+
+from fencepost.ledger.guards.words import hop_words, offices, words
+from fencepost.ledger.rows import OPEN_SQL
+from fencepost.states import CALL_UNSETTLED, RUN_HOPS
+
+_UNCHANGING = """
+        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
+            NEW.on_stop, NEW.created_at, NEW.deadline)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
+            OLD.on_stop, OLD.created_at, OLD.deadline) THEN
+            RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.seq = OLD.seq THEN
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'run %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.call INTO head FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
+            AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL;
+        IF NOT FOUND OR NEW.seq < OLD.seq THEN
+            RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
+           OR NEW.attempts < OLD.attempts THEN
+            RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+_PRESENTED = f"""
+        IF by_office = 'call' THEN
+            via := 'call';
+            IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.id = by_call
+                    AND c.run IS NOT DISTINCT FROM NEW.id AND (c.fence < by_fence
+                        OR (c.fence = by_fence AND c.owner = by_owner))) THEN
+                RAISE EXCEPTION 'run %: the presented term of its call is not the accepted one', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ({offices(RUN_HOPS)}) THEN
+                RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.seq THEN
+                RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, by_version, OLD.seq
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'run %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
+            RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ({hop_words(RUN_HOPS)}) THEN
+            RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
+            SELECT 1 FROM fencepost.calls c
+                WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
+                AND (c.state IN ({OPEN_SQL}) OR c.doubt)) THEN
+            RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+GUARD_RUNS = f"""
+CREATE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    by_call uuid;
+    via text;
+    head uuid;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    by_call := NEW.presented_call;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    NEW.presented_call := NULL;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0 THEN
+            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+{_UNCHANGING.strip(chr(10))}
+    -- A call's outcome counts in its run without a word; everything else is presented.
+    IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures)
+       IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures) THEN
+{_PRESENTED.strip(chr(10))}
+    END IF;
+    RETURN NEW;
+END $$;
+CREATE TRIGGER guard_run BEFORE INSERT OR UPDATE OR DELETE ON fencepost.runs
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_run();
+
+CREATE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Judged at COMMIT: the last call's outcome and the run's move are one change, but two statements.
+    IF EXISTS (SELECT 1 FROM fencepost.calls c
+            WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
+            AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', {words(CALL_UNSETTLED)})
+            AND (NEW.status = 'STOPPED' OR c.state IN ({words(CALL_UNSETTLED)})))
+       AND EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = NEW.status) THEN
+        RAISE EXCEPTION 'run %: it cannot be % while a call is unsent or unsettled', NEW.id, NEW.status
+            USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER guard_stopped AFTER UPDATE ON fencepost.runs DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.status <> OLD.status AND (NEW.status = 'STOPPED'
+        OR (NEW.status = 'COMPENSATING' AND OLD.status <> 'STOPPED')))
+    EXECUTE FUNCTION fencepost.guard_stopped();
+"""
