@@ -14,7 +14,7 @@ from fencepost.outcomes import Answered, Lost, NotSent, Refused, Sent, Unsure, c
 from fencepost.testing import FAULTS
 from fencepost.tools import Request, StoredRequest
 from fencepost_workers.tools import http
-from fencepost_workers.tools.http import HttpEngine, Kind
+from fencepost_workers.tools.http import POOL_SIZE, HttpEngine, Kind
 from tests.integration.raw_server import Answer, RawServer, hangs, raw, resets, says
 from tests.typing.user_code import debit
 
@@ -437,7 +437,22 @@ def test_no_cookie_is_carried_from_one_answer_to_another_request() -> None:
             await send(engine, server.stored())
             await send(engine, server.stored())
             assert b"cookie" not in server.requests[1].lower()
-            assert not list(engine._client.cookies.jar)
+            assert [list(client.cookies.jar) for client in engine._pools._clients] == [[]]
+
+    asyncio.run(scenario())
+
+
+def test_many_requests_at_a_time_spread_over_small_pools_and_few_keep_to_one() -> None:
+    async def scenario() -> None:
+        async with RawServer([says("200 OK", b"{}")]) as server, HttpEngine() as engine:
+            for _ in range(3):
+                await send(engine, server.stored())
+            assert len(engine._pools._clients) == 1
+            many = 2 * POOL_SIZE + 1
+            answers = await asyncio.gather(*(send(engine, server.stored()) for _ in range(many)))
+            assert all(isinstance(answer, Answered) for answer in answers)
+            assert len(engine._pools._clients) == 3
+            assert engine._pools._busy == [0, 0, 0]
 
     asyncio.run(scenario())
 

@@ -7,7 +7,8 @@ request and judges nothing: `fencepost.outcomes` holds the answer against the co
 import asyncio
 import ssl
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
@@ -23,6 +24,7 @@ from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
+POOL_SIZE: Final = 16  # requests at a time in one pool of connections
 KEEPALIVE_S: Final = 2.0
 """Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
 
@@ -101,6 +103,54 @@ class _Wire:
             await self._stream.aclose()
 
 
+def _context(verify: bool) -> ssl.SSLContext:
+    return httpx2.create_ssl_context(verify=verify, trust_env=False)
+
+
+class _Pools:
+    """Connections in several small pools: a pool walks through all of its connections for each request.
+
+    The first that is not full serves, so that few requests at a time find few connections, kept alive.
+    """
+
+    def __init__(self, verify: ssl.SSLContext, keepalive_s: float) -> None:
+        self._verify = verify
+        self._keepalive_s = keepalive_s
+        self._clients: list[httpx2.AsyncClient] = []
+        self._busy: list[int] = []
+
+    @contextmanager
+    def least(self) -> Iterator[httpx2.AsyncClient]:
+        """A client for one request; one more where all are full."""
+        number = next((n for n, busy in enumerate(self._busy) if busy < POOL_SIZE), len(self._busy))
+        if number == len(self._busy):
+            self._clients.append(self._client())
+            self._busy.append(0)
+        self._busy[number] += 1
+        try:
+            yield self._clients[number]
+        finally:
+            self._busy[number] -= 1
+
+    def _client(self) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(
+            verify=self._verify,
+            timeout=None,  # the attempt's time is the only one; the library's own is five seconds
+            trust_env=False,
+            follow_redirects=False,
+            # Slots bound concurrency where work is claimed; a queue here would only eat an attempt's time.
+            limits=httpx2.Limits(
+                max_connections=None, max_keepalive_connections=POOL_SIZE, keepalive_expiry=self._keepalive_s
+            ),
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+        )
+
+    async def aclose(self) -> None:
+        """Close all of them."""
+        for client in self._clients:
+            await client.aclose()
+
+
 class HttpEngine:
     """Sends stored requests over kept-alive connections; of one event loop, closed by `aclose`.
 
@@ -116,17 +166,7 @@ class HttpEngine:
     ) -> None:
         self.requests_sent: Counter[Kind] = Counter()
         self._max_response_bytes = max_response_bytes
-        self._client = httpx2.AsyncClient(
-            verify=verify,
-            timeout=None,  # the attempt's time is the only one; the library's own is five seconds
-            trust_env=False,
-            follow_redirects=False,
-            # Slots bound concurrency where work is claimed; a queue here would only eat an attempt's time.
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=100, keepalive_expiry=keepalive_s
-            ),
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-        )
+        self._pools = _Pools(verify if isinstance(verify, ssl.SSLContext) else _context(verify), keepalive_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -138,7 +178,7 @@ class HttpEngine:
 
     async def aclose(self) -> None:
         """Close all connections; sendings in progress are lost."""
-        await self._client.aclose()
+        await self._pools.aclose()
 
     async def send(
         self,
@@ -174,15 +214,16 @@ class HttpEngine:
             await wire.drop_unused()
 
     async def _exchange(self, request: httpx2.Request) -> Response:
-        response = await self._client.send(request, stream=True)
-        try:
-            body = bytearray()
-            async for chunk in response.aiter_raw():
-                body += chunk
-                if len(body) > self._max_response_bytes:
-                    raise _Oversize(f"the answer is longer than {self._max_response_bytes} bytes")
-        finally:
-            await response.aclose()
+        with self._pools.least() as client:
+            response = await client.send(request, stream=True)
+            try:
+                body = bytearray()
+                async for chunk in response.aiter_raw():
+                    body += chunk
+                    if len(body) > self._max_response_bytes:
+                        raise _Oversize(f"the answer is longer than {self._max_response_bytes} bytes")
+            finally:
+                await response.aclose()
         return Response(response.status_code, _joined(response.headers.multi_items()), bytes(body))
 
 
