@@ -52,7 +52,7 @@ CREATE CONSTRAINT TRIGGER guard_outbox_end AFTER DELETE ON fencepost.outbox DEFE
 GUARD_WORKERS = """
 CREATE FUNCTION fencepost.guard_worker() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF NEW.last_seen > fencepost.now() + interval '1 s' OR NEW.ended_at > fencepost.now() + interval '1 s' THEN
+    IF greatest(NEW.last_seen, NEW.ended_at) > fencepost.now() + interval '1 s' THEN
         RAISE EXCEPTION 'worker %: a stamp says when, it does not promise', NEW.token USING ERRCODE = 'FP001';
     END IF;
     IF TG_OP = 'UPDATE' THEN
