@@ -3,6 +3,7 @@
 NAME is how it is called in logs and in Flower, the queue by default.
 """
 
+import gc
 import logging
 import os
 import sys
@@ -13,6 +14,7 @@ from fencepost.errors import FencepostError
 from fencepost.settings import load_settings, redact
 from fencepost.states import Queue
 
+GC_THRESHOLDS = (20_000, 20, 20)  # a batch makes tens of thousands of records that die with it
 TASKS_AT_ONCE = 4  # lists in hand at once; how many items run is FENCEPOST_SLOTS
 
 
@@ -59,6 +61,10 @@ def serve(queue: Queue, name: str) -> int:
         loglevel="WARNING",
         quiet=True,
     )
+    # What is imported by now stays: the collector need not look at it again with every batch of records.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     worker.start()
     return int(worker.exitcode or 0)
 
