@@ -35,13 +35,16 @@ class Slow:
 
 def slow_app(slow: Slow) -> App:
     app = App("slow")
-    place = app.dependency("place", per_attempt=0.2 * SECOND, grace=SECOND, reserve=SECOND)
+    headers = {"Authorization": "Bearer geheim-geheim"}
+    place = app.dependency("place", headers=headers, per_attempt=0.2 * SECOND, grace=SECOND, reserve=SECOND)
 
     @place.python(
         "note.do", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=Contract(settle=SECOND)
     )
     def do(args: Note, attempt: Attempt) -> Any:
         slow.gate.wait(WITHIN_S)
+        if isinstance(slow.answer, ValueError):
+            raise slow.answer
         return slow.answer
 
     @do.compensate
@@ -84,3 +87,30 @@ def test_what_a_function_says_after_its_time_is_filed_as_evidence_and_settles_th
         assert shop.idle()
         assert shop.states() == [state]
         assert shop.sql("SELECT receipt FROM fencepost.calls") == [("n-1" if applied else None,)]
+
+
+def test_a_credential_of_its_dependency_that_a_function_tells_is_not_kept(
+    database: LedgerDatabase, valkey: LocalValkey
+) -> None:
+    slow = Slow()
+    slow.answer = ValueError("401: geheim-geheim is not known here")
+    slow.gate.set()
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        ((error,),) = shop.sql("SELECT error FROM fencepost.calls")
+        assert "401: *** is not known here" in error
+
+
+def test_a_credential_in_a_late_answer_is_not_kept(database: LedgerDatabase, valkey: LocalValkey) -> None:
+    slow = Slow()
+    slow.answer = {"id": "geheim-geheim"}
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        slow.gate.set()
+        filed = "SELECT body ->> 'receipt' FROM fencepost.events WHERE type = 'EvidenceFiled'"
+        assert until("evidence is filed", lambda: shop.sql(filed), WITHIN_S) == [("***",)]
+        assert not any(
+            b"geheim" in bytes(data) for (data,) in shop.sql("SELECT data FROM fencepost.payloads")
+        )

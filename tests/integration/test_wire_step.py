@@ -198,7 +198,10 @@ def test_a_credential_that_a_downstream_echoes_is_found_nowhere_in_the_ledger(ti
     def whole(text: str) -> str:
         return json.dumps({"id": text, "you": f"Bearer {text}"})
 
-    answers = [echoing("402 Payment Required"), echoing("200 OK", whole), echoing("500 Broken", whole)]
+    def cut(text: str) -> str:
+        return "." * 490 + text  # what is kept of it ends within the credential
+
+    answers = [echoing("402 Payment Required", cut), echoing("200 OK", whole), echoing("500 Broken", whole)]
     with till.server(*answers, echoing("200 OK", lambda text: f"'{text}' is unclear")) as server:
         till.shop.planned(*"abc")
         till.step(Queue.DISPATCHER)
@@ -206,7 +209,7 @@ def test_a_credential_that_a_downstream_echoes_is_found_nowhere_in_the_ledger(ti
         assert len(server.requests) == 4
         assert all(CANARY.encode() in request for request in server.requests)
     till.step(Queue.PLANNER)
-    assert [e["message"] for e in till.events("ToolAttemptFailed")] == ["***"]
+    assert [e["message"] for e in till.events("ToolAttemptFailed")] == ["." * 490 + "***"]
     assert [e["receipt"] for e in till.events("ToolResultRecorded")] == ["***"]
     looked_up = [json.loads(e["lookup"]) for e in till.events("ToolLookupRecorded")]
     assert [answer["detail"] for answer in looked_up] == ["'***' is unclear"]
