@@ -27,6 +27,8 @@ class Attack:
 
     connection: psycopg.Connection[Any]
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
+    said: str = ""
+    """What Postgres said when it refused the last attempt."""
 
     def force(self, statement: str, *args: Any) -> list[Any]:
         """A statement with all triggers off, as the owner of everything."""
@@ -48,6 +50,7 @@ class Attack:
             if deferred:
                 self.connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except psycopg.Error as error:
+            self.said = str(error)
             return error.sqlstate
         else:
             return None

@@ -83,6 +83,7 @@ def test_a_term_that_is_not_the_accepted_one_moves_nothing(target: CallTarget, t
 def test_no_presentation_lowers_a_fence(target: CallTarget, via: str) -> None:
     target.put("UNKNOWN")
     assert target.update(via, {"state": "NEEDS_REPAIR", "fence": 4}) == "FP002"
+    assert "a fence never falls" in target.attack.said
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,13 @@ def test_a_term_that_is_not_the_accepted_one_moves_nothing(target: Target, term:
         assert target.update("term", {"status": "COMPLETED", **term}, role) == "FP002"
 
 
+@pytest.mark.parametrize("via", sorted(RUN_HOPS))
+def test_no_presentation_lowers_a_fence(target: Target, via: str) -> None:
+    target.put("ACTING")
+    assert target.update(via, {"status": "STOPPING", "fence": 4}) == "FP002"
+    assert "a fence never falls" in target.attack.said
+
+
 @pytest.mark.parametrize("columns", [{"fence": 7}, {"owner": "somebody"}, {"presented_fence": 5, "fence": 5}])
 def test_a_claim_takes_exactly_the_higher_term_it_presents(target: Target, columns: dict[str, Any]) -> None:
     target.put("ACTING")
