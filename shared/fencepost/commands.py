@@ -120,8 +120,8 @@ class RecordPlanLost(Command):
 class RecordOutcome(Command):
     """What became of one attempt, as far as its worker can tell.
 
-    `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire for
-    it: more than one is a hidden retry (R4).
+    `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire
+    for it: more than one is a hidden retry (R4).
     """
 
     term: Term

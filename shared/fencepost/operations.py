@@ -129,7 +129,7 @@ def follow(operation: Operation, call: Call) -> Operation:
 
 
 def offset(operation: Operation, compensation: Call) -> Operation:
-    """The forward key after the call that compensates it moved: compensated, or what it was if that failed."""
+    """The forward key after the call that compensates it moved: compensated, or as it was if that failed."""
     if compensation.state == CallState.INTENT_RECORDED or operation.status in _NOTHING_TO_OFFSET:
         return operation
     if compensation.state == CallState.SUCCEEDED:

@@ -83,7 +83,8 @@ ORDER BY e.recorded_at, e.id
 """
 READ_ALIVE = """
 SELECT token FROM fencepost.workers
-WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL AND last_seen > fencepost.now() - %(worker_ttl)s::interval
+WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL
+  AND last_seen > fencepost.now() - %(worker_ttl)s::interval
 """
 READ_APPLIED = "SELECT tenant, id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[])"
 READ_NOW = "SELECT fencepost.now()"
