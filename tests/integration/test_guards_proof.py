@@ -1,4 +1,4 @@
-"""Doubt, ends and attempts attacked in plain SQL: each needs an event of its own, written in the same change."""
+"""Doubt, ends and attempts attacked in plain SQL: each needs an event of its own, in the same change."""
 
 from collections.abc import Iterator
 from typing import Any

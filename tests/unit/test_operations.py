@@ -177,3 +177,24 @@ def test_an_effect_that_comes_back_into_doubt_stays_offset(status: str) -> None:
 )
 def test_a_compensation_moves_the_key_of_what_it_offsets(state: str, status: str) -> None:
     assert operations.offset(key("completed"), call(2, state)).status == status
+
+
+@pytest.mark.parametrize(("state", "status"), [("FAILED", "failed"), ("ACCEPTED_UNKNOWN", "unknown")])
+def test_what_is_being_offset_and_never_happened_is_not_completed_by_the_failure_of_its_compensation(
+    state: str, status: str
+) -> None:
+    found = operations.follow(key("compensating", doubt=True), call(1, state))
+    assert (found.status, found.doubt) == (status, False)
+    for undo in CallState:
+        assert operations.offset(found, call(2, undo)).status == status
+
+
+def test_what_was_offset_stays_offset_whatever_it_was() -> None:
+    for state in ("SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN", "NEEDS_REPAIR"):
+        assert operations.follow(key("compensated"), call(1, state)).status == "compensated"
+
+
+@pytest.mark.parametrize("status", ["open", "compensating", "completed"])
+def test_an_effect_in_doubt_is_not_completed_by_the_failure_of_its_compensation(status: str) -> None:
+    left = operations.offset(key(status, doubt=True), call(2, "FAILED"))
+    assert (left.status, left.doubt) == ("open", True)

@@ -1,0 +1,205 @@
+"""What a row says of itself changes only with an event, and all that decides anything is presented."""
+
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from fencepost.clock import token, uuid7
+from fencepost.events import EventType
+from fencepost.subjects import Call, Run
+from tests.integration.guards_bench import HELD, OWNER, WORKER, Attack, CallTarget, attack, presented
+from tests.integration.ledger_bench import Bench
+from tests.integration.rows import value
+
+E = EventType
+OTHER: dict[str, Any] = {
+    "str": "x",
+    "int": 99,
+    "bool": True,
+    "datetime": "2036-01-01T00:00:00Z",
+    "UUID": uuid7(),
+}
+
+
+def values_of(kind: type, *but: str) -> dict[str, Any]:
+    """Another value for every field of a row, but for those that have tests of their own."""
+    names = {n: str(f.type).removesuffix(" | None") for n, f in kind.__dataclass_fields__.items()}
+    return {name: OTHER[kind] for name, kind in names.items() if name not in but}
+
+
+REQUEST = ("tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop")
+RUN_COLUMNS = values_of(Run, *REQUEST, "created_at", "deadline", "seq", "head_hash")
+PROPOSED = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
+PROPOSED += ("scope", "compensates", "arguments", "arguments_hash", "required")
+CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
+
+
+@pytest.fixture(scope="module")
+def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
+    """A run with two unsent calls, never changed: every attack is undone."""
+    run, order = module_bench.start(), module_bench.order()
+    call, other = module_bench.plan(
+        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
+    )
+    return run, call, other, module_bench.call(call).version
+
+
+@pytest.fixture
+def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
+    with attack(module_bench) as opened:
+        yield CallTarget(planned, opened)
+
+
+# -- calls -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("column", "other"), sorted(CALL_COLUMNS.items()))
+def test_nothing_of_a_call_changes_without_an_event(target: CallTarget, column: str, other: Any) -> None:
+    target.put("UNKNOWN")
+    for role in (WORKER, OWNER):
+        assert target.attack.update("calls", target.call, {column: other}, role) == "FP004"
+    for via in ("term", "claim", "repair"):
+        change = presented(via, target.version) | {column: other}
+        assert target.attack.update("calls", target.call, change) == "FP004"
+
+
+@pytest.mark.parametrize(("column", "other"), sorted(CALL_COLUMNS.items()))
+def test_evidence_changes_nothing_of_a_call_but_when_it_is_looked_at(
+    target: CallTarget, column: str, other: Any
+) -> None:
+    seq, _ = target.event("", E.EVIDENCE_FILED)
+    target.put("UNKNOWN", owner=None)
+    refused = target.attack.update("calls", target.call, {"version": seq, column: other})
+    assert refused == (None if column == "ready_at" else "FP002")
+    seq, _ = target.event("", E.RECONCILIATION_DEFERRED)
+    assert target.attack.update("calls", target.call, {"version": seq, column: other}) == "FP002"
+
+
+def test_evidence_wakes_only_a_doubt_that_nobody_holds(target: CallTarget) -> None:
+    seq, _ = target.event("", E.EVIDENCE_FILED)
+    woken = {"version": seq, "ready_at": "2026-01-01T00:00:00Z"}
+    target.put("UNKNOWN")
+    assert target.attack.update("calls", target.call, woken) == "FP002"
+    assert target.attack.update("calls", target.call, {"version": seq}) is None
+    target.put("INTENT_RECORDED", owner=None)
+    assert target.attack.update("calls", target.call, woken) == "FP002"
+
+
+def test_a_calls_version_does_not_rise_by_any_event_alone(target: CallTarget) -> None:
+    target.put("DISPATCHING")
+    for kind in set(EventType) - {E.EVIDENCE_FILED}:
+        seq, _ = target.event("", kind)
+        assert target.attack.update("calls", target.call, {"version": seq}) == "FP002"
+
+
+# -- runs ------------------------------------------------------------------------------------------------
+
+
+class RunTarget:
+    """The run, planning under `HELD`, and an event of its call."""
+
+    def __init__(self, target: CallTarget) -> None:
+        self.run, self.call, self.attack = target.run, target.call, target.attack
+        self.attack.put("runs", self.run, **(HELD | {"status": "PLANNING"}))
+        self.used = {"turn": 2, "requests": 2, "calls": 2, "attempts": 2}
+        self.attack.put("runs", self.run, **self.used)
+
+    def update(self, change: dict[str, Any], *, call: bool, role: str | None = WORKER) -> str | None:
+        seq, _, head = self.attack.event(self.run, self.call if call else None)
+        return self.attack.update("runs", self.run, {"seq": seq, "head_hash": head, **change}, role)
+
+
+@pytest.fixture
+def planning(target: CallTarget) -> RunTarget:
+    return RunTarget(target)
+
+
+@pytest.mark.parametrize(("column", "other"), sorted(RUN_COLUMNS.items()))
+def test_nothing_of_a_run_changes_without_an_event(planning: RunTarget, column: str, other: Any) -> None:
+    for role in (WORKER, OWNER):
+        assert planning.attack.update("runs", planning.run, {column: other}, role) == "FP004"
+    for via in ("term", "claim", "cancel"):
+        change = presented(via, 1) | {column: other}
+        assert planning.attack.update("runs", planning.run, change) == "FP004"
+
+
+COUNTED = {"attempts", "open", "unsettled", "repairs", "effects", "ready_at", "calls_sum"}
+"""What the outcome of a call changes in its run."""
+
+
+@pytest.mark.parametrize(("column", "other"), sorted(RUN_COLUMNS.items()))
+def test_a_calls_event_only_counts_in_its_run(planning: RunTarget, column: str, other: Any) -> None:
+    refused = planning.update({column: other}, call=True)
+    assert refused == (None if column in COUNTED else "FP002")
+    assert planning.update({column: other}, call=False) == "FP002", "an event of the run itself"
+
+
+@pytest.mark.parametrize("column", ["turn", "requests", "calls", "attempts"])
+def test_what_a_run_has_used_does_not_come_back(planning: RunTarget, column: str) -> None:
+    for role in (WORKER, OWNER):
+        assert planning.update(presented("term") | {column: 1}, call=True, role=role) == "FP001"
+        assert planning.update(presented("term") | {column: 3}, call=True, role=role) is None
+
+
+@pytest.mark.parametrize("state", ["DISPATCHING", "UNKNOWN", "NEEDS_REPAIR", "INTENT_RECORDED"])
+@pytest.mark.parametrize("status", ["STOPPING", "STOPPED"])
+def test_a_run_offsets_nothing_while_a_call_is_unsettled(
+    planning: RunTarget, status: str, state: str
+) -> None:
+    planning.attack.put("runs", planning.run, status=status)
+    planning.attack.put("calls", planning.call, state=state)
+    via = "claim" if status == "STOPPING" else "repair"
+    seen = value(planning.attack.connection, "SELECT seq FROM fencepost.runs WHERE id = %s", planning.run)
+    seq, _, head = planning.attack.event(planning.run, planning.call)
+    change = {"seq": seq, "head_hash": head, "status": "COMPENSATING", **presented(via, seen)}
+    role = "fencepost_operator" if via == "repair" else WORKER
+    refused = planning.attack.update("runs", planning.run, change, role, deferred=True)
+    unsettled = status == "STOPPING" and state in {"DISPATCHING", "UNKNOWN"}
+    assert refused == ("FP001" if unsettled else None)  # a run that a person reopens settles as it goes
+
+
+# -- workers ---------------------------------------------------------------------------------------------
+
+STAMPED = "INSERT INTO fencepost.workers VALUES (%s, 'dispatcher', 'h', 1, fencepost.now(), {seen}, {ended})"
+
+
+@pytest.fixture
+def opened(module_bench: Bench) -> Iterator[Attack]:
+    with attack(module_bench) as opened:
+        yield opened
+
+
+def stamp(opened: Attack, worker: str, change: str) -> str | None:
+    return opened.attempt(f"UPDATE fencepost.workers SET {change} WHERE token = %s", worker)
+
+
+def test_a_stamp_never_lies_in_the_future(opened: Attack) -> None:
+    worker = token()
+    made = STAMPED.format(seen="fencepost.now()", ended="NULL")
+    ahead = STAMPED.format(seen="fencepost.now() + interval '2 s'", ended="NULL")
+    assert opened.attempt(ahead, worker) == "FP001"
+    assert opened.attempt(STAMPED.format(seen="'infinity'", ended="NULL"), worker) == "FP001"
+    opened.connection.execute(made, [worker])
+    assert stamp(opened, worker, "last_seen = fencepost.now()") is None
+    assert stamp(opened, worker, "last_seen = fencepost.now() + interval '2 s'") == "FP001"
+    assert stamp(opened, worker, "ended_at = fencepost.now() + interval '2 s'") == "FP001"
+
+
+@pytest.mark.parametrize("change", ["ended_at = NULL", "ended_at = fencepost.now()"])
+def test_a_worker_that_has_ended_never_comes_back(opened: Attack, change: str) -> None:
+    worker = token()
+    before = "fencepost.now() - interval '1 s'"
+    opened.connection.execute(STAMPED.format(seen=before, ended=before), [worker])
+    assert stamp(opened, worker, change) == "FP001"
+    assert opened.attempt("DELETE FROM fencepost.workers WHERE token = %s", worker) == "42501"
+
+
+@pytest.mark.parametrize(
+    "change", ["token = 'x'", "role = 'x'", "host = 'x'", "pid = 2", "started_at = now() - interval '1 h'"]
+)
+def test_a_token_is_one_process(opened: Attack, change: str) -> None:
+    worker = token()
+    opened.connection.execute(STAMPED.format(seen="fencepost.now()", ended="NULL"), [worker])
+    assert stamp(opened, worker, change) == "FP001"

@@ -1,0 +1,85 @@
+"""What a producer may hand in: nothing so deep, or with numbers so long, that no worker could read it."""
+
+import json
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.integration.ledger_bench import TENANT, Bench
+
+ENQUEUE = "SELECT fencepost.enqueue_run(%s, %s, 'p', 1, 'svc', %s::jsonb, '1 h')"
+
+
+def enqueue(bench: Bench, text: str) -> str | None:
+    """Why an input is refused as a bad value; None where it is taken."""
+    try:
+        bench.producer.execute(ENQUEUE, [TENANT, bench.order(), text])
+    except psycopg.Error as error:
+        if error.sqlstate != "FP422":
+            raise
+        return str(error.diag.message_primary)
+    return None
+
+
+def nested(depth: int, leaf: str, kind: str) -> str:
+    """A value inside `depth` containers."""
+    if kind == "array":
+        return "[" * depth + leaf + "]" * depth
+    if kind == "object":
+        return '{"a":' * depth + leaf + "}" * depth
+    return '[{"a":' * (depth // 2) + leaf + "}]" * (depth // 2)
+
+
+@pytest.mark.parametrize("kind", ["array", "object", "both"])
+def test_an_input_is_nested_64_levels_deep_at_most(module_bench: Bench, kind: str) -> None:
+    assert enqueue(module_bench, nested(64, "1", kind)) is None
+    for leaf in ("[]", "{}", "[1]", '{"b":2}'):
+        assert "64 levels" in (enqueue(module_bench, nested(64, leaf, kind)) or "taken")
+    for depth in (66, 100, 1000, 3000):
+        assert "64 levels" in (enqueue(module_bench, nested(depth, "1", kind)) or "taken")
+
+
+def test_one_deep_value_among_many_shallow_ones_is_found(module_bench: Bench) -> None:
+    wide = json.dumps({str(n): [n] for n in range(1000)})
+    assert enqueue(module_bench, wide) is None
+    assert "64 levels" in (enqueue(module_bench, wide[:-1] + f', "x": {nested(70, "1", "array")}}}') or "")
+
+
+TOO_LONG = ["1e5000", "-1e400", "9" * 401, "1e-5000", "0." + "1" * 400, "9" * 201 + "." + "9" * 200]
+LONG = ["9" * 400, "-" + "9" * 400, "1e399", "0." + "1" * 399]
+
+
+@pytest.mark.parametrize("place", ["{}", '[1, {{"a": [2, {}]}}]', '{{"a": {}}}'])
+@pytest.mark.parametrize(
+    "number", ["1e5000", "-1e400", "9" * 401, "1e-5000", "0." + "1" * 400, "9" * 201 + "." + "9" * 200]
+)
+def test_a_number_has_400_digits_at_most(module_bench: Bench, place: str, number: str) -> None:
+    assert "400 digits" in (enqueue(module_bench, place.format(number)) or "taken")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9" * 400,
+        "-" + "9" * 400,
+        "1e399",
+        "0." + "1" * 399,
+        json.dumps("9" * 5000),
+        json.dumps({"9" * 5000: 1}),
+    ],
+)
+def test_long_text_is_no_long_number(module_bench: Bench, text: str) -> None:
+    assert enqueue(module_bench, text) is None
+
+
+def test_what_is_taken_can_be_read_and_started(bench: Bench) -> None:
+    deepest: Any = nested(63, "9" * 400, "array")
+    row = bench.producer.execute(
+        "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc:checkout', %s::jsonb, '1 h')",
+        [TENANT, bench.order(), deepest],
+    ).fetchone()
+    assert row is not None
+    bench.started.append(row[0])
+    bench.debit(row[0], bench.order())
+    assert json.loads(bench.run(row[0]).request)["input"] == json.loads(deepest)
