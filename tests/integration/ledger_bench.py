@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any
 from uuid import UUID
@@ -31,6 +31,8 @@ from fencepost_ops.database import LedgerDatabase
 from tests.integration.ledger_app import SECOND, Gate, bench_app
 
 TENANT = "shop"
+WORKER_TTL = timedelta(hours=1)
+"""The bench stamps its worker once: a slow machine must not make it look dead."""
 Fields = dict[str, Any]
 
 
@@ -71,7 +73,7 @@ class Bench:
         """A ledger of another process: another login, other knowledge."""
         pool = Pool(self.database.dsns[role], f"bench-{role}", 8)
         self.pools.append(pool)
-        return Ledger(pool, replace(self.known, **changes))
+        return Ledger(pool, replace(self.known, **changes), worker_ttl=WORKER_TTL)
 
     def close(self) -> None:
         for pool in self.pools:
@@ -321,7 +323,16 @@ def open_bench(database: LedgerDatabase) -> Iterator[Bench]:
             " VALUES (%s, 'dispatcher', 'h', 1, fencepost.now(), fencepost.now(), NULL)",
             [worker],
         )
-        bench = Bench(database, app, Ledger(pool, known), worker, owner, gate, known, pools=[pool])
+        bench = Bench(
+            database,
+            app,
+            Ledger(pool, known, worker_ttl=WORKER_TTL),
+            worker,
+            owner,
+            gate,
+            known,
+            pools=[pool],
+        )
         try:
             yield bench
         finally:

@@ -269,7 +269,7 @@ def test_a_worker_that_may_be_presumed_dead_claims_nothing(bench: Bench) -> None
     run = bench.start()
     claim = bench.claim_run(run)
     assert bench.one(replace(claim, worker=token())) == c.NotAlive()
-    bench.sql("UPDATE fencepost.workers SET last_seen = fencepost.now() - interval '11 s'")
+    bench.sql("UPDATE fencepost.workers SET last_seen = fencepost.now() - interval '61 minutes'")
     assert bench.one(claim) == c.NotAlive()
     bench.sql("UPDATE fencepost.workers SET last_seen = fencepost.now(), ended_at = fencepost.now()")
     assert bench.one(claim) == c.NotAlive()
