@@ -116,7 +116,7 @@ def bench_app() -> App:
     def send(args: Debit) -> Request:
         return Request.post("/mails", json={"order": args.order})
 
-    slow = app.dependency("slow", base_url="http://127.0.0.1:9", backoff=SECOND, per_attempt=2 * SECOND)
+    slow = app.dependency("slow", base_url="http://127.0.0.1:9", backoff=10 * SECOND, per_attempt=2 * SECOND)
 
     @slow.http(
         "slow.pay",

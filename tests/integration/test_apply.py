@@ -64,7 +64,7 @@ def test_a_claim_of_a_run_gives_its_order_again_with_the_time_that_is_left(bench
     second = again(bench, claim)
     assert isinstance(second, c.Plan)
     assert (second.run.id, second.run.turn) == (first.run.id, first.run.turn)
-    assert timedelta(seconds=1) < second.timeout < first.timeout - timedelta(seconds=0.5)
+    assert timedelta(0) < second.timeout < first.timeout - timedelta(seconds=0.5)
 
 
 def test_a_claim_of_a_call_gives_its_order_again_with_the_time_that_is_left(bench: Bench) -> None:
@@ -319,15 +319,15 @@ def test_what_this_process_does_not_know_is_left_to_another_untouched(bench: Ben
 
 
 def test_a_call_with_no_time_left_is_not_dispatched(bench: Bench) -> None:
-    run = bench.start(deadline_s=2)
-    call = bench.debit(run, bench.order())
-    bench.ahead(1.2)  # the reserve of a second is not to be used up
+    run = bench.start(deadline_s=30)
+    call = bench.debit(run, bench.order(), "slow.pay")
+    bench.ahead(26)  # the reserve of five seconds is not to be used up
     assert bench.one(bench.claim_call(run, call)) == c.Late()
     row, deadline = bench.row(call), bench.run(run).deadline
     assert row is not None
     assert row.due_at >= deadline
     assert bench.call(call).attempts == 0
-    bench.ahead(1)
+    bench.ahead(5)
     quiet = len(bench.events(run))
     assert bench.one(bench.claim_call(run, call)) in {c.Late(), c.Moved()}
     assert len(bench.events(run)) == quiet, "past the deadline nothing spins"
@@ -345,7 +345,7 @@ def test_a_payload_is_kept_once_under_its_digest(bench: Bench) -> None:
 
 
 def test_a_real_answer_is_recorded_under_its_term_however_late(bench: Bench) -> None:
-    run = bench.start(deadline_s=5)
+    run = bench.start(deadline_s=30)
     call = bench.debit(run, bench.order())
     send, term = bench.dispatch(run, call)
     bench.ahead(60)

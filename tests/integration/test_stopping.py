@@ -1,6 +1,7 @@
 """Why and how runs stop: deadline, budgets, planners that fail, cancel at every moment, required calls."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -53,10 +54,10 @@ def test_an_attempt_in_flight_at_the_deadline_settles_before_the_run_ends(bench:
 
 
 def test_a_planner_gets_no_more_time_than_the_run_has(bench: Bench) -> None:
-    run = bench.start(deadline_s=1.5)
-    order = bench.one(bench.claim_run(run))
+    run = bench.start(deadline_s=20)
+    order = bench.one(replace(bench.claim_run(run), cap=timedelta(minutes=1)))
     assert isinstance(order, c.Plan)
-    assert order.timeout.total_seconds() <= 1.5
+    assert order.timeout <= timedelta(seconds=20)
 
 
 # -- budgets -----------------------------------------------------------------------------------------
@@ -88,9 +89,9 @@ def test_attempts_are_counted_over_all_calls(bench: Bench) -> None:
 
 
 def test_the_wall_clock_is_a_budget_of_its_own(bench: Bench) -> None:
-    run = bench.start(budget='{"wall_clock_ms": 3000}')
+    run = bench.start(budget='{"wall_clock_ms": 30000}')
     call = bench.debit(run, bench.order())
-    bench.ahead(3.1)
+    bench.ahead(30)
     assert bench.one(bench.claim_call(run, call)) == c.Done("REJECTED")
     assert why(bench, run) == ("budget_exhausted", "wall_clock")
 
