@@ -295,6 +295,12 @@ class Stage:
         living = set(self.fleet.pids(role).values())
         return [pid for (pid,) in rows if pid in living]
 
+    def has_stamped(self, name: str) -> bool:
+        """Whether the process of this name is a worker that lives."""
+        pid = self.fleet.pids().get(name)
+        statement = "SELECT count(*) FROM fencepost.workers WHERE pid = %s AND ended_at IS NULL"
+        return pid is not None and int(self.value(statement, pid)) > 0
+
     def holder(self, run: UUID, label: str) -> int:
         """The process whose term a call is under."""
         call = self.calls(run)[label]
@@ -339,6 +345,7 @@ class Stage:
     def calm(self) -> None:
         """Take back everything a test may have changed."""
         self.wake_all()
+        self.fleet.mend()
         self.sandbox.clear_faults()
         for role in ROLES:
             (self.folder / f"faults.{role}").unlink(missing_ok=True)

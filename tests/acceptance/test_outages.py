@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from functools import partial
 from uuid import UUID
 
 import pytest
@@ -43,8 +44,7 @@ def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:
     sent = orders(stage, 15)
     under_way(stage, sent)
     with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
-        while done(stage, sent) < len(sent) // 2:
-            client.flushall()
+        until("half of it done", lambda: client.flushall() and done(stage, sent) >= len(sent) // 2)
         client.flushall()
     all_settle(stage, sent)
 
@@ -95,26 +95,21 @@ def test_a_relay_costs_a_republish_at_most_when_it_dies_at(stage: Stage, point: 
 def test_a_drain_of_every_worker_wastes_no_attempt(stage: Stage) -> None:
     """SIGTERM under load: what is in flight is finished and recorded, what is unclaimed is handed back."""
     name = f"outage-{next(_numbers)}"
-    until("a whole fleet", stage.whole)
     stage.sandbox.fault("delay_before", reference_prefix=name, delay_s=0.3)
-    sent = {
-        f"{name}-{n}": stage.send(
-            [step("bank.debit", "one", reference=f"{name}-{n}")],
-            [
-                step("bank.debit", "two", reference=f"{name}-{n}-b"),
-                step("local.await", "x", reference=f"{name}-{n}", hundredths=20),
-            ],
-        )
-        for n in range(20)
-    }
     for worker in WORKERS:
-        under_way(stage, sent)
-        role = worker.partition("-")[0]
-        until(f"another {role}", lambda role=role: len(stage.pids(role)) == stage.fleet.count(role))  # type: ignore[misc]
+        until(f"{worker} at work", partial(stage.has_stamped, worker))
+        wave = {f"{name}-{worker}-{n}": two_turns(stage, f"{name}-{worker}-{n}") for n in range(5)}
+        under_way(stage, wave)
         stage.fleet.signal(worker, signal.SIGTERM)
-        if done(stage, sent) == len(sent):
-            break
-    assert stage.ended(*sent.values(), within_s=45) == ["COMPLETED"] * len(sent)
-    events = [event for run in sent.values() for event in stage.events(run)]
+    assert stage.ended(within_s=45) == ["COMPLETED"] * 5 * len(WORKERS)
+    events = [event for run in stage.sent for event in stage.events(run)]
     assert WASTE & {event.type for event in events} == set()
     assert max(event.attempt or 0 for event in events) == 1
+
+
+def two_turns(stage: Stage, reference: str) -> UUID:
+    debit, nap = (
+        step("bank.debit", "one", reference=reference),
+        step("local.await", "nap", reference=reference),
+    )
+    return stage.send([debit], [step("bank.debit", "two", reference=f"{reference}-two"), nap])
