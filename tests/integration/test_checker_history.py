@@ -5,10 +5,12 @@ from datetime import timedelta
 
 import pytest
 
+from fencepost import commands as c
 from fencepost.events import Event
+from fencepost.outcomes import Refused, Unsure
 from fencepost_ops.checker import BookRequest, Origin
 from fencepost_ops.local import LocalPostgres
-from tests.integration.checker_world import World, built, changed, copy_of, like, place
+from tests.integration.checker_world import World, built, changed, copy_of, like, place, sentence
 from tests.integration.test_checker_books import goes_red
 
 Events = list[Event]
@@ -83,6 +85,30 @@ def test_a_doubt_cleared_by_a_later_failure_is_found(world: World) -> None:
     world.forge(world.doubted, clear)
     world.books.asked.append(BookRequest("wallet", "99", asked.key, asked.at, 201, origin))
     goes_red(world.check(), "I4", "left its doubt without a proof", world.found)
+
+
+@pytest.mark.parametrize("stored", [True, False, None])
+def test_a_doubt_cleared_by_a_final_failure_that_is_no_stored_answer_is_found(
+    world: World, stored: bool | None
+) -> None:
+    bench = world.bench
+    run = bench.enqueue("another")
+    call = bench.debit(run, "another", "wallet.hold")
+    bench.record(*bench.dispatch(run, call), Unsure("timeout", "no answer"))
+    bench.ahead(4)
+    replayed = Refused("http_402", "no funds", retryable=False, final_answer_stored=True)
+    assert bench.record(*bench.reconcile(run, call), replayed) == c.Done("FAILED")
+
+    def claim(events: Events) -> Events:
+        at = place(events, "ToolAttemptFailed")
+        return [*events[:at], changed(events[at], stored=stored), *events[at + 1 :]]
+
+    world.forge(run, claim)
+    report = world.check(settled=False, runs=[run])
+    if stored:
+        assert "I4" not in report.violated
+    else:
+        assert "left its doubt without a proof" in sentence(report, "I4")
 
 
 # -- I5 --

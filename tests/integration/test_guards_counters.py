@@ -1,6 +1,7 @@
 """What a row says of itself changes only with an event, and all that decides anything is presented."""
 
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
@@ -25,14 +26,14 @@ OTHER: dict[str, Any] = {
 
 def values_of(kind: type, *but: str) -> dict[str, Any]:
     """Another value for every field of a row, but for those that have tests of their own."""
-    names = {n: str(f.type).removesuffix(" | None") for n, f in kind.__dataclass_fields__.items()}
-    return {name: OTHER[kind] for name, kind in names.items() if name not in but}
+    types = {f.name: str(f.type).removesuffix(" | None") for f in fields(kind)}  # type: ignore[arg-type]
+    return {name: OTHER[of] for name, of in types.items() if name not in but}
 
 
 REQUEST = ("tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop")
 RUN_COLUMNS = values_of(Run, *REQUEST, "created_at", "deadline", "seq", "head_hash")
-PROPOSED = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
-PROPOSED += ("scope", "compensates", "arguments", "arguments_hash", "required")
+PLACE = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
+PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required")
 CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
 
 

@@ -92,7 +92,7 @@ def test_a_change_says_where_the_run_stands_after_it(history: History) -> None:
 
 def test_every_run_of_a_statement_is_judged(module_bench: Bench, history: History) -> None:
     other = module_bench.start()
-    first = {"run": str(other), "seq": 1, "prev_hash": "0" * 64}
+    first: Said = {"run": str(other), "seq": 1, "prev_hash": "0" * 64}
     assert history.insert(history.next(), history.next(**first)) is None
     assert history.insert(history.next(), history.next(**first, projection=None)) == "FP004"
     assert history.insert(history.next(), history.next(**(first | {"seq": 2}))) == "FP004"

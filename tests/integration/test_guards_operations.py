@@ -177,7 +177,7 @@ def test_a_key_is_held_by_a_call_of_its_own(target: KeyTarget, column: str, made
 def test_a_key_is_not_held_by_another_keys_call_or_another_tenants(target: KeyTarget) -> None:
     target.put(status="released", call=None, run=None)
     target.attack.put("calls", target.second, state="INTENT_RECORDED")
-    held = {"status": "open", "call": target.second, "run": target.run}
+    held: dict[str, Any] = {"status": "open", "call": target.second, "run": target.run}
     assert target.update(**held) is None
     target.attack.put("calls", target.second, operation="another")
     assert target.update(**held) == "FP001"

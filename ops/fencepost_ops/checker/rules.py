@@ -94,7 +94,8 @@ def doubts(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
     call = story.calls.get(event.call) if event.call is not None else None
     if call is None or not call.doubt:
         return
-    forgotten = event.type == "ToolAttemptFailed" and not body.get("final")
+    # A refusal of the repeat says nothing of the first attempt, unless it is the stored answer for the key.
+    forgotten = event.type == "ToolAttemptFailed" and not (body.get("final") and body.get("stored") is True)
     left = event.type in ("CallCancelled", "ResultReused", "DispatchIntentRecorded") or forgotten
     if left or (event.type in _PROOFS and event.type == "ToolEffectReconciled" and not body.get("proof")):
         yield at(event, f"{call.named} left its doubt without a proof")
