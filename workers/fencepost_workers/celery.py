@@ -68,7 +68,8 @@ def configure(settings: Settings) -> dict[str, Any]:
         "worker_cancel_long_running_tasks_on_connection_loss": False,
         "worker_prefetch_multiplier": 1,
         "worker_enable_remote_control": True,
-        "worker_send_task_events": True,
+        # A task is a list of hints: whoever watches runs reads the ledger. Flower shows workers and queues.
+        "worker_send_task_events": False,
         "worker_hijack_root_logger": False,
         "worker_redirect_stdouts": False,
         "task_publish_retry": False,

@@ -46,7 +46,7 @@ class Compensator(Role):
         """The stored results of the effects to offset, in one statement."""
         offsets = {held.term.owner: order.forward for order, held in taken if isinstance(order, c.Offset)}
         keys = {owner: (forward.tenant, forward.result or "") for owner, forward in offsets.items()}
-        with self.worker.pool.connection() as connection:
+        with self.worker.pool.reading() as connection:
             found = reads.payloads(connection, sorted(set(keys.values())))
         with self._lock:
             self._results.update({owner: found.get(key) for owner, key in keys.items()})

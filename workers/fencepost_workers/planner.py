@@ -53,7 +53,7 @@ class Planner(Role):
         fault("planner.after_claim")
         owners = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
         wanted = [(run.tenant, run.id) for run in owners.values()]
-        with self.worker.pool.connection() as connection:
+        with self.worker.pool.reading() as connection:
             found = reads.plan_contexts(connection, wanted)
         with self._lock:
             self._contexts.update({owner: found[run.id] for owner, run in owners.items() if run.id in found})

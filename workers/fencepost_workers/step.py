@@ -113,7 +113,7 @@ class Step:
     def _claim(self, batch: Sequence[Message]) -> tuple[list[tuple[c.Order, Held]], list[Message]]:
         """What was granted, and the items of which somebody else holds the lease."""
         stamped = self._worker.pulse.token()
-        with self._worker.pool.connection() as connection:
+        with self._worker.pool.reading() as connection:
             prepared = reads.prepare(connection, [(tenant, subject) for tenant, subject, _ in batch])
         # A message of another generation is old news; the claim would say so, but why ask.
         known = [(m, p) for m in batch if (p := prepared.get(m[1])) is not None and p.generation == m[2]]

@@ -106,6 +106,17 @@ class Pool:
                 raise
             raise translated from error
 
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A session whose every statement is a transaction of its own: for reads that decide nothing."""
+        with self.connection() as connection:
+            connection.autocommit = True  # spares two round trips, BEGIN and COMMIT
+            try:
+                yield connection
+            finally:
+                if not connection.closed:
+                    connection.autocommit = False
+
     def close(self) -> None:
         """Close all sessions."""
         self._pool.close()
