@@ -317,7 +317,9 @@ def test_a_sweep_does_not_put_a_woken_waiter_to_sleep_again(bench: Bench) -> Non
     order, first, second = bench.order(), bench.start(), bench.start()
     held, waiter = bench.debit(first, order), bench.debit(second, order)
     bench.succeed(first, held)
+    woken = bench.row(waiter)
     sweep(bench, second, waiter)
+    assert bench.row(waiter) == woken
     assert bench.one(bench.claim_call(second, waiter)) == c.Done("SUCCEEDED")
 
 
