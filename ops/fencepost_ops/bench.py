@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import click
 
-from fencepost_ops.bench_measures import Bencher
+from fencepost_ops.bench_measures import COMMIT_TIMES, Bencher
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.examples.bench_app import PER_TURN, SLOW_S
 from fencepost_ops.fleet import Fleet, FleetOptions
@@ -52,6 +52,7 @@ def bench(runs: int, only: Sequence[str], as_json: bool, data: Path | None, log:
             app=APP,
             data=data,
             env={"FENCEPOST_SLOTS": str(WAITING)},
+            postgres_settings=COMMIT_TIMES,
             out=log or nowhere,
         )
         begun = time.monotonic()
