@@ -22,7 +22,7 @@ STATEMENTS = {
     **{f"lock operations {shape}": statement for shape, statement in load.LOCK_OPERATIONS.items()},
     **{f"read calls {shape}": statement for shape, statement in load.READ_CALLS.items()},
     "read evidence": load.READ_EVIDENCE,
-    "read applied": load.READ_APPLIED,
+    "read the rest": load.READ_REST,
     "update runs": write.UPDATE_RUNS,
     "update calls": write.UPDATE_CALLS,
     "update operations": write.UPDATE_OPERATIONS,
@@ -32,7 +32,7 @@ STATEMENTS = {
     "context calls": reads._CONTEXT_CALLS,
     "prepare": reads._PREPARE,
 }
-KEYS = re.compile(r"\b(id|run|call|key|subject|digest|operation) = ")
+KEYS = re.compile(r"\b(id|run|call|key|subject|digest|operation|token) = ")
 
 
 @pytest.fixture(scope="module")
