@@ -342,8 +342,8 @@ def _patience(facts: Facts) -> Decision | None:
     answer, lookup = facts.lookup, facts.contract.lookup
     if answer is None or answer.answer is not Answer.ABSENT or not facts.has_lookup or _past(facts):
         return None
-    delay = None if lookup is None else lookup.delay
-    visible = plus(plus(facts.in_flight_until, (delay or timedelta(0))), _TICK)
+    delay = (lookup.delay if lookup else None) or timedelta(0)
+    visible = plus(plus(facts.in_flight_until, delay), _TICK)
     if answer.asked_at >= visible:
         return None
     until = min(visible, facts.reconcile_until)
@@ -359,9 +359,8 @@ def _may_act(facts: Facts, *, stopping: bool = False) -> bool:
 
     `stopping`: the repeat settles what happened, so a stopping run may make it if the effect can be offset.
     """
-    if facts.attempts >= facts.max_attempts or _past(facts):
-        return False
-    return _run_allows(facts, stopping=stopping)
+    room = facts.attempts < facts.max_attempts and not _past(facts)
+    return room and _run_allows(facts, stopping=stopping)
 
 
 def _run_allows(facts: Facts, *, stopping: bool) -> bool:

@@ -26,7 +26,7 @@ OTHER: dict[str, Any] = {
 
 def values_of(kind: type, *but: str) -> dict[str, Any]:
     """Another value for every field of a row, but for those that have tests of their own."""
-    types = {f.name: str(f.type).removesuffix(" | None") for f in fields(kind)}  # type: ignore[arg-type]
+    types = {f.name: str(f.type).removesuffix(" | None") for f in fields(kind)}
     return {name: OTHER[of] for name, of in types.items() if name not in but}
 
 
