@@ -1,0 +1,27 @@
+"""The bench runs, and says what it measured; the figures themselves are nobody's test."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from fencepost_ops.bench import MEASURES, bench
+
+
+@pytest.mark.slow
+def test_the_bench_measures_everything_and_says_so_in_json() -> None:
+    done = CliRunner().invoke(bench, ["--runs", "20", "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert set(MEASURES) < set(found)
+    assert found["python"]["runs"] == found["http"]["runs"] == found["latency"]["runs"] == 20
+    assert found["python"]["per_second"] > 0
+    assert 0 < found["latency"]["p50_ms"] <= found["latency"]["p99_ms"]
+    assert found["models"]["seconds"] >= found["models"]["each_s"]
+    assert found["history"]["last"] > found["history"]["first"]
+    assert set(found["memory_mib"]) >= {"relay", "planner", "dispatcher", "postgres", "valkey", "sandbox"}
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    refused = CliRunner().invoke(bench, ["--only", "luck"])
+    assert refused.exit_code == 2
