@@ -250,6 +250,25 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
     up.leaves_nothing()
 
 
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("moment", ["starting Valkey", "starting relays and workers"])
+def test_ctrl_c_while_it_starts_ends_what_was_started(tmp_path: Path, moment: str) -> None:
+    up = start(tmp_path / "data", tmp_path / "tmp", "--no-flower")
+    try:
+        up.read_until(moment)
+        up.remember()
+        up.process.send_signal(signal.SIGINT)
+        assert up.ended() == 130, up.said
+        assert up.said.endswith("fencepost: interrupted\n")
+        up.leaves_nothing()
+        assert not list((tmp_path / "data").glob("env*"))
+    finally:
+        up.process.kill()
+        up.process.wait()
+        os.close(up.out)
+
+
 def is_server(pid: int) -> bool:
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
