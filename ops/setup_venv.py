@@ -55,7 +55,7 @@ def build(lock: int) -> None:
     if VENV.exists():
         shutil.rmtree(VENV)
     venv.create(VENV, symlinks=True)
-    run(lock, "ensurepip")
+    run(lock, "ensurepip", "--default-pip")
     run(lock, *PIP, "--require-hashes", "--requirement", "ops/requirements.lock")
 
 

@@ -176,7 +176,7 @@ class Fleet:
         port = self.options.flower_port or free_port()
         self.flower_url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "celery", "-A", "fencepost_workers.celery", "flower"]
-        command += ["--address=127.0.0.1", f"--port={port}", "--logging=warning"]
+        command += ["--address=127.0.0.1", f"--port={port}", "--logging=error"]
         # Loopback only, and its API reads only.
         self.add(
             "flower", command, "reader", {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import threading
 from collections.abc import Sequence
 from datetime import timedelta
@@ -23,6 +24,8 @@ from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
+
+log = logging.getLogger(__name__)
 
 MESSAGE_CHARS = 500
 
@@ -75,7 +78,8 @@ class Planner(Role):
             return self._recorded(plan, held, spec, context, turn)
         except TimeoutError:
             code, message = "timeout", f"no answer within {plan.timeout.total_seconds():g} s"
-        except Exception as error:  # noqa: BLE001 - a planner is the application's code, or a model's mood
+        except Exception as error:
+            log.warning("planner %s failed on run %s", run.planner, run.id, exc_info=True)
             code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
         fields = self.stamped(run.tenant, run.id)
         return c.RecordPlanLost(**fields, term=held.term, code=code, message=message)

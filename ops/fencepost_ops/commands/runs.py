@@ -64,6 +64,8 @@ def runs(
         for info in found
     ]
     print_table(columns, rows, empty="no runs")
+    if len(found) == limit:
+        click.echo(f"these are the newest {limit}; --limit shows more")
 
 
 @click.command()

@@ -145,6 +145,9 @@ def _held(history: History, step: NextStep) -> str:
     holder = history.workers.get(step.worker or "")
     held = f" · held by {_process(holder)}" if holder is not None else ""
     offered = f" · published {step.publish_count} times" if step.publish_count > 1 else ""
+    if step.worker is None and step.publish_count > 1 and step.due_at < history.now:
+        what = f"; planner {history.run.planner} v{history.run.planner_version}" if step.kind == "run" else ""
+        offered += f", and no {step.queue} has taken it: is one running that knows it?{what}"
     return held + offered
 
 

@@ -268,6 +268,16 @@ def promise(effect: Effect, contract: Contract) -> str:
             return "At most one effect per intent: one automatic attempt; a person after an unknown outcome."
 
 
+def _said(span: timedelta | None) -> str:
+    """A duration in its largest whole unit."""
+    if span is None:
+        return "an unknown time"
+    for unit, name in ((timedelta(days=1), "d"), (timedelta(hours=1), "h"), (timedelta(minutes=1), "min")):
+        if span >= unit and not span % unit:
+            return f"{span // unit} {name}"
+    return f"{span.total_seconds():g} s"
+
+
 def residual_risk(effect: Effect, contract: Contract) -> str:
     """What this class cannot promise, in one sentence, for an operator to read beside `promise`."""
     repeat = contract.repeat
@@ -277,9 +287,12 @@ def residual_risk(effect: Effect, contract: Contract) -> str:
         case ToolClass.DEDUPES:
             window = repeat.window if isinstance(repeat, Dedupes) else ZERO
             if contract.repeats_by_key or contract.absence_provable:
-                return f"Equal keys are recognised for {window} after the first send; then it takes a person."
-            return f"Equal keys are recognised for {window}, yet an unknown outcome takes a person."
+                known = f"Equal keys are recognised for {_said(window)} after the first send"
+                return f"{known}; then it takes a person."
+            return f"Equal keys are recognised for {_said(window)}, yet an unknown outcome takes a person."
         case ToolClass.LOOKUP_ONLY:
-            return f"A request landing over {contract.settle} late (a paused worker) is a second effect."
+            return (
+                f"A request landing over {_said(contract.settle)} late (a paused worker) is a second effect."
+            )
         case ToolClass.NEITHER:
             return "Every unknown outcome takes a person; a paused worker's late request cannot be told."
