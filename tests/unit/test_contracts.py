@@ -145,8 +145,8 @@ def test_every_class_states_its_promise_and_its_risk_in_a_sentence_of_its_own() 
     ):
         assert len(sentences) == 4
         assert all(text.endswith(".") and text.count(".") == 1 for text in sentences)
-    assert "1:00:00" in residual_risk(*contracts[ToolClass.DEDUPES])
-    assert "0:00:10" in residual_risk(*contracts[ToolClass.LOOKUP_ONLY])
+    assert "for 1 h after" in residual_risk(*contracts[ToolClass.DEDUPES])
+    assert "over 10 s late" in residual_risk(*contracts[ToolClass.LOOKUP_ONLY])
 
 
 def test_a_window_without_a_documented_first_failure_is_said_to_need_a_person() -> None:
