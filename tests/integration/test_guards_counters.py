@@ -11,7 +11,7 @@ from fencepost.clock import token, uuid7
 from fencepost.events import EventType
 from fencepost.subjects import Call, Run
 from tests.integration.guards_bench import HELD, OWNER, WORKER, Attack, CallTarget, attack, presented
-from tests.integration.ledger_bench import Bench
+from tests.integration.ledger_bench import TENANT, Bench
 from tests.integration.rows import value
 
 E = EventType
@@ -93,6 +93,42 @@ def test_a_calls_version_does_not_rise_by_any_event_alone(target: CallTarget) ->
     for kind in set(EventType) - {E.EVIDENCE_FILED}:
         seq, _ = target.event("", kind)
         assert target.attack.update("calls", target.call, {"version": seq}) == "FP002"
+
+
+PAST: dict[str, Any] = {
+    "doubt": True,
+    "attempts": 1,
+    "owner": "w",
+    "reused": True,
+    "lost": True,
+    "asks": 1,
+    "request": "{}",
+    "in_flight_until": "2026-01-01T00:00:00Z",
+    "quiet_at": "2026-01-01T00:00:00Z",
+    "lookup": "{}",
+    "receipt": "r",
+    "result": "d",
+    "proof": uuid7(),
+}
+
+
+def test_a_call_is_born_with_none_of_what_only_an_attempt_leaves(target: CallTarget) -> None:
+    target.attack.put("runs", target.run, status="PLANNING", owner="planner", fence=5)
+    call = uuid7()
+    seq, _, _ = target.attack.event(target.run, call, E.TOOL_PROPOSAL_RECORDED)
+    born: dict[str, Any] = {"tenant": TENANT, "id": call, "run": target.run, "turn": 9, "ordinal": 0}
+    born |= {name: "x" for name in ("label", "tool", "effect", "scope", "arguments", "arguments_hash")}
+    born |= {"tool_version": 1, "required": True, "state": "INTENT_RECORDED", "version": seq}
+    born |= {"ready_at": "2026-01-01T00:00:00Z", "presented_owner": "planner", "presented_fence": 5}
+
+    def insert(**past: Any) -> str | None:
+        values = born | past
+        names, places = ", ".join(values), ", ".join(["%s"] * len(values))
+        statement = f"INSERT INTO fencepost.calls ({names}) VALUES ({places})"
+        return target.attack.attempt(statement, *values.values())
+
+    assert insert() is None
+    assert {name for name, past in PAST.items() if insert(**{name: past}) != "FP001"} == set()
 
 
 # -- runs ------------------------------------------------------------------------------------------------

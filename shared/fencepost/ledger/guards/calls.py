@@ -140,7 +140,7 @@ _DOUBT = f"""
         IF NEW.doubt AND NEW.state IN ({words(CALL_ENDS)}) THEN
             RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
         END IF;
-        IF NEW.state = 'INTENT_RECORDED' AND (OLD.doubt OR NEW.doubt) THEN
+        IF NEW.state = 'INTENT_RECORDED' AND NEW.doubt THEN
             RAISE EXCEPTION 'call %: what may have happened is not sent as if it had not', NEW.id
                 USING ERRCODE = 'FP003';
         END IF;
