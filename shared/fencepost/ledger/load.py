@@ -31,8 +31,6 @@ Key = tuple[str, UUID]
 _RUNS = "unnest(%(run_tenants)s::text[], %(runs)s::uuid[]) AS w (tenant, id)"
 _TOUCHED = "unnest(%(call_tenants)s::text[], %(calls)s::uuid[]) AS w (tenant, id)"
 _WHOLE = "unnest(%(whole_tenants)s::text[], %(whole)s::uuid[]) AS w (tenant, id)"
-_CLAIMS = "unnest(%(claim_tenants)s::text[], %(claims)s::uuid[]) AS w (tenant, id)"
-_NOT_CLAIMED = f"(outbox.tenant, outbox.subject) NOT IN (SELECT * FROM {_CLAIMS})"
 
 _CALL_WHAT = rows.select("calls", rows.CALL_COLUMNS)
 _ROW_WHAT = rows.select("outbox", rows.ROW_COLUMNS)
@@ -56,10 +54,13 @@ def _calls(what: str, *, touched: bool, whole: bool) -> str:
 
 
 # A locking SELECT gives each row as it stands once its lock is held, however long that took: what it read is
-# what it locked. Only which rows there are was settled before; the run's lock, taken first, holds that still.
+# what it locked. After a wait Postgres tests the row against the WHERE clause once more; where that holds a
+# join or a subselect it may find nothing and drop a row that is there. So these name their rows by arrays,
+# computed before: they may lock more than asked for (a tenant's row with another's id), not less.
 LOCK_RUNS = f"""
-SELECT {_RUN_WHAT} FROM {_RUNS} JOIN fencepost.runs USING (tenant, id)
-ORDER BY tenant, id FOR NO KEY UPDATE OF runs
+SELECT {_RUN_WHAT} FROM fencepost.runs
+WHERE runs.tenant = ANY(%(run_tenants)s::text[]) AND runs.id = ANY(%(runs)s::uuid[])
+ORDER BY runs.tenant, runs.id FOR NO KEY UPDATE
 """
 NEW_KEYS = """
 INSERT INTO fencepost.operations (tenant, key, scope, arguments_hash, status)
@@ -68,13 +69,15 @@ FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[
 ORDER BY t, k ON CONFLICT DO NOTHING
 """
 LOCK_CLAIMED = f"""
-SELECT {_ROW_WHAT} FROM {_CLAIMS} JOIN fencepost.outbox ON outbox.tenant = w.tenant AND outbox.subject = w.id
-ORDER BY outbox.tenant, outbox.subject FOR UPDATE OF outbox SKIP LOCKED
+SELECT {_ROW_WHAT} FROM fencepost.outbox
+WHERE outbox.tenant = ANY(%(claim_tenants)s::text[]) AND outbox.subject = ANY(%(claims)s::uuid[])
+ORDER BY outbox.tenant, outbox.subject FOR UPDATE SKIP LOCKED
 """
 LOCK_ROWS = f"""
-SELECT {_ROW_WHAT} FROM {_RUNS}
-JOIN fencepost.outbox ON outbox.run = w.id AND outbox.tenant IS NOT DISTINCT FROM w.tenant
-WHERE {_NOT_CLAIMED} ORDER BY outbox.tenant, outbox.subject FOR UPDATE OF outbox
+SELECT {_ROW_WHAT} FROM fencepost.outbox
+WHERE outbox.tenant = ANY(%(run_tenants)s::text[]) AND outbox.run = ANY(%(runs)s::uuid[])
+  AND NOT outbox.subject = ANY(%(claims)s::uuid[])
+ORDER BY outbox.tenant, outbox.subject FOR UPDATE
 """
 READ_EVIDENCE = f"""
 SELECT e.call, e.attempt, e.applied, e.receipt, e.result, e.code, e.retryable FROM {_TOUCHED}
@@ -97,11 +100,12 @@ def _read_calls(*, touched: bool, whole: bool) -> str:
 
 def _lock_operations(*, touched: bool, whole: bool) -> str:
     """The keys of those calls, and the new ones: each is locked before anything is decided about it."""
-    what = "calls.tenant, unnest(ARRAY[calls.operation, calls.compensates])"
-    new = "SELECT * FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[])"
+    what = "unnest(ARRAY[calls.operation, calls.compensates])"
+    new = "SELECT * FROM unnest(%(new_keys)s::text[])"
     return f"""
 SELECT {_OPERATION_WHAT} FROM fencepost.operations
-WHERE (tenant, key) IN ({new} UNION ALL {_calls(what, touched=touched, whole=whole)})
+WHERE tenant = ANY(%(run_tenants)s::text[])
+  AND key = ANY(ARRAY({new} UNION ALL {_calls(what, touched=touched, whole=whole)}))
 ORDER BY tenant, key FOR NO KEY UPDATE
 """
 
