@@ -29,6 +29,7 @@ from fencepost_workers.watch import Watch
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN_S = 5.0
+TRUSTED_S = 1.0  # a session used so recently is not tried first; what fails is asked again with patience
 
 
 class Worker:
@@ -44,7 +45,7 @@ class Worker:
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
         self.pulse = Pulses(settings.dsn, str(role), self._ttl)
-        self.pool = Pool(settings.dsn, f"fencepost-{role}", settings.pool_size)
+        self.pool = Pool(settings.dsn, f"fencepost-{role}", settings.pool_size, trusted_s=TRUSTED_S)
         self._doorbell = Doorbell(settings.redis_url)
         self.leases = RedisLeases(settings.redis_url)
         self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)
