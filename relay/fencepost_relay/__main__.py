@@ -126,6 +126,7 @@ def serve(settings: Settings) -> None:
             run(relay, doorbell, stop, poll_s=settings.poll_ms / 1000)
     finally:
         relay.close()
+        signal.setitimer(signal.ITIMER_REAL, 0)  # what is left, the interpreter's own end, needs no force
     log.info("relay %d stopped", os.getpid())
 
 
