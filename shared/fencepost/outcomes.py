@@ -100,9 +100,9 @@ def without_effect(outcome: Outcome) -> Outcome:
 def _judged(tool: Tool, sent: Sent, now: datetime) -> Outcome:
     match sent:
         case NotSent(code, message):
-            return Refused(code, sanitize(message, MAX_TEXT_CHARS), retryable=True)
+            return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=True)
         case Lost(code, message):
-            return Unsure(code, sanitize(message, MAX_TEXT_CHARS))
+            return Unsure(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS))
         case Answered(response):
             return _answer(tool, response, now)
 

@@ -4,12 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fencepost.errors import UsageError
 
 PREFIX = "FENCEPOST_"
+DAY_S = 86_400
 
 # Up to the last "@": a password may hold one that nobody quoted.
 _URL_PASSWORD = re.compile(r"(://[^:@/\s]*):.*@")
@@ -36,17 +37,30 @@ class Settings(BaseSettings):
     slots: int = Field(100, ge=1, description="items one worker process executes at the same time")
     pool_size: int = Field(8, ge=1, description="Postgres connections of one process at most")
     task_list: int = Field(100, ge=1, le=1000, description="subjects one broker message names at most")
-    republish_s: float = Field(15, gt=0, description="seconds before a published row is published again")
+    republish_s: float = Field(
+        15, gt=0, le=DAY_S, description="seconds before a published row is published again"
+    )
     poll_ms: int = Field(250, ge=1, le=60_000, description="milliseconds between looks at the outbox at most")
     worker_ttl_s: float = Field(
-        10, gt=0, description="seconds of silence after which a worker is taken for dead"
+        10, gt=0, le=DAY_S, description="seconds of silence after which a worker is taken for dead"
     )
-    planner_cap_s: float = Field(30, gt=0, description="seconds one planner attempt may take at most")
-    planner_grace_s: float = Field(2, ge=0, description="seconds after a planner attempt before a takeover")
+    planner_cap_s: float = Field(
+        30, gt=0, le=DAY_S, description="seconds one planner attempt may take at most"
+    )
+    planner_grace_s: float = Field(
+        2, ge=0, le=DAY_S, description="seconds after a planner attempt before a takeover"
+    )
     takeover_limit: int = Field(5, ge=1, description="takeovers in a row before a subject is given up")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")
     hostile: bool = Field(default=False, description="late acks and a short visibility timeout, for tests")
+
+    @field_validator("redis_url")
+    @classmethod
+    def _is_redis(cls, url: str) -> str:
+        if url and not url.startswith(("redis://", "rediss://", "unix://")):
+            raise ValueError("it begins with redis://, rediss:// or unix://")
+        return url
 
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():

@@ -1,6 +1,7 @@
 """The broker settings: no hidden retry, no pickle, nothing that waits for ever (R4)."""
 
 import logging
+import os
 import subprocess
 import sys
 from typing import Any
@@ -116,3 +117,20 @@ def test_a_worker_that_cannot_start_says_why_in_one_sentence(
     said = capsys.readouterr().err
     assert said.startswith(sentence)
     assert said.count("\n") == 1
+
+
+def test_a_worker_answers_questions_and_takes_no_orders() -> None:
+    program = (
+        "from celery.worker.control import Panel\n"
+        "from fencepost_workers import celery\n"
+        "celery._take_no_orders()\n"
+        "print(sorted(Panel.data))\n"
+    )
+    env = {**os.environ, "FENCEPOST_REDIS_URL": "redis://127.0.0.1:1/0"}
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=env
+    ).stdout
+    assert "'ping'" in said
+    assert "'stats'" in said
+    for order in ("cancel_consumer", "shutdown", "pool_shrink", "rate_limit", "revoke", "terminate"):
+        assert f"'{order}'" not in said

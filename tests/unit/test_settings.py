@@ -66,3 +66,22 @@ def test_a_missing_setting_is_asked_for_by_name() -> None:
     settings.need("dsn")
     with pytest.raises(UsageError, match=r"^set FENCEPOST_REDIS_URL and FENCEPOST_APP$"):
         settings.need("dsn", "redis_url", "app")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("WORKER_TTL_S", "inf"),
+        ("WORKER_TTL_S", "1e30"),
+        ("REPUBLISH_S", "inf"),
+        ("PLANNER_CAP_S", "inf"),
+        ("PLANNER_GRACE_S", "nan"),
+        ("REDIS_URL", "http://127.0.0.1:1"),
+    ],
+)
+def test_a_setting_nobody_can_mean_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setenv(f"FENCEPOST_{name}", value)
+    with pytest.raises(UsageError, match=f"FENCEPOST_{name}"):
+        load_settings()

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from celery import Celery, Task, signals
+from celery.worker.control import Panel
 from kombu import Exchange
 from kombu import Queue as BrokerQueue
 
@@ -99,6 +100,32 @@ def _register(queue: Queue) -> None:
 
 for _queue in Queue:
     _register(_queue)
+
+
+# What a broadcast may change in a worker; asking (ping, inspect) stays. Anybody who reaches the broker can
+# send one, and a forged message costs time only (R1).
+_ORDERS = (
+    "add_consumer",
+    "autoscale",
+    "cancel_consumer",
+    "election",
+    "enable_events",
+    "pool_grow",
+    "pool_restart",
+    "pool_shrink",
+    "rate_limit",
+    "revoke",
+    "revoke_by_stamped_headers",
+    "shutdown",
+    "terminate",
+    "time_limit",
+)
+
+
+@signals.worker_init.connect
+def _take_no_orders(**_: object) -> None:
+    for name in _ORDERS:
+        Panel.data.pop(name, None)
 
 
 @signals.worker_init.connect

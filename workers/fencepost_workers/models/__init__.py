@@ -32,10 +32,14 @@ class FunctionPlanner:
 
     async def propose(self, context: Context) -> Turn:
         """The function's turn; UsageError if it gives anything else."""
-        if inspect.iscoroutinefunction(self._plan):
-            turn = await self._plan(context)
-        else:
-            turn = await asyncio.get_running_loop().run_in_executor(self._executor, self._plan, context)
+        try:
+            if inspect.iscoroutinefunction(self._plan):
+                turn = await self._plan(context)
+            else:
+                turn = await asyncio.get_running_loop().run_in_executor(self._executor, self._plan, context)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # Out of a task these would end the event loop, and with it every other run of this process.
+            raise RuntimeError(f"planner {self._name} raised {type(error).__name__}: {error}") from error
         if not isinstance(turn, Turn):
             raise UsageError(f"planner {self._name} gave {type(turn).__name__}, not a Turn")
         return turn

@@ -87,7 +87,9 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
         return _returned(tool, await tool.function(args, attempt))
     except NotApplied as refusal:
         return refused(refusal)
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - SystemExit would end the loop for everybody
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
         return Unsure("exception", told(error))
 
 
