@@ -117,7 +117,7 @@ def test_a_call_is_born_with_none_of_what_only_an_attempt_leaves(target: CallTar
     call = uuid7()
     seq, _, _ = target.attack.event(target.run, call, E.TOOL_PROPOSAL_RECORDED)
     born: dict[str, Any] = {"tenant": TENANT, "id": call, "run": target.run, "turn": 9, "ordinal": 0}
-    born |= {name: "x" for name in ("label", "tool", "effect", "scope", "arguments", "arguments_hash")}
+    born |= dict.fromkeys(("label", "tool", "effect", "scope", "arguments", "arguments_hash"), "x")
     born |= {"tool_version": 1, "required": True, "state": "INTENT_RECORDED", "version": seq}
     born |= {"ready_at": "2026-01-01T00:00:00Z", "presented_owner": "planner", "presented_fence": 5}
 
