@@ -78,6 +78,7 @@ def test_a_history_goes_on_where_it_ends(history: History, role: str | None) -> 
         [history.next(run=str(uuid7()))],
         [history.next(tenant="other")],
         [history.next(), history.next(3)],
+        [history.next(), history.next(2, seq=history.seq + 3)],
         [history.next(), history.next(2, prev_hash="x")],
         [history.next(), history.next(2, prev_hash=history.head)],
     ]
