@@ -219,7 +219,9 @@ def test_nothing_is_repeated_beyond_its_attempts_its_deadline_or_its_run(told: F
 @given(any_facts)
 def test_a_lost_attempt_is_never_repeated_where_the_contract_says_repair(told: Facts) -> None:
     if told.taken_over and told.contract.takeover is AfterTakeover.REPAIR and told.effect is not Effect.READ:
-        assert not isinstance(recover(told), Repeat)
+        # But where every attempt, the lost one too, has proved to have had no effect, it is no longer lost.
+        proved = {e.attempt for e in told.evidence if not e.applied} >= set(range(1, told.attempts + 1))
+        assert proved or not isinstance(recover(told), Repeat)
 
 
 @given(any_facts)
