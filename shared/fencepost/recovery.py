@@ -342,8 +342,7 @@ def _patience(facts: Facts) -> Decision | None:
     answer, lookup = facts.lookup, facts.contract.lookup
     if answer is None or answer.answer is not Answer.ABSENT or not facts.has_lookup or _past(facts):
         return None
-    delay = (lookup.delay if lookup else None) or timedelta(0)
-    visible = plus(plus(facts.in_flight_until, delay), _TICK)
+    visible = plus(facts.in_flight_until, ((lookup.delay if lookup else None) or timedelta(0)) + _TICK)
     if answer.asked_at >= visible:
         return None
     until = min(visible, facts.reconcile_until)
