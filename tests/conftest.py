@@ -1,6 +1,7 @@
 """One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
 
 import itertools
+import signal
 from collections.abc import Iterator
 
 import psycopg
@@ -8,6 +9,10 @@ import pytest
 
 from fencepost_ops.database import LedgerDatabase, make_logins, prepare_database
 from fencepost_ops.local import LocalPostgres
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and so would all that the tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _numbers = itertools.count(1)
 
