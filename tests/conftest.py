@@ -1,9 +1,11 @@
 """One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
 
 import itertools
+import os
 import signal
 from collections.abc import Iterator
 
+import hypothesis
 import psycopg
 import pytest
 
@@ -13,6 +15,14 @@ from fencepost_ops.local import LocalPostgres
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A slow machine is no failure. Where CI judges a change, the examples are the same every time; everywhere else
+# new ones are looked for.
+hypothesis.settings.register_profile(
+    "here", deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
+)
+hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here"), derandomize=True)
+hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 _numbers = itertools.count(1)
 
