@@ -16,8 +16,8 @@ from fencepost_ops.local import LocalPostgres
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# A slow machine is no failure. Where CI judges a change, the examples are the same every time; everywhere else
-# new ones are looked for.
+# A slow machine is no failure. Where CI judges a change the examples are the same every time; elsewhere new
+# ones are looked for.
 hypothesis.settings.register_profile(
     "here", deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
 )
