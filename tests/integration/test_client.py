@@ -287,7 +287,7 @@ def test_errors_name_the_cause_and_never_the_password(
     monkeypatch.delenv("FENCEPOST_DSN", raising=False)
     with pytest.raises(UsageError, match="set FENCEPOST_DSN"):
         Client()
-    with pytest.raises(UsageError, match="FENCEPOST_REDIS_URL is no address of a Redis"):
+    with pytest.raises(UsageError, match="FENCEPOST_REDIS_URL: it begins with redis://"):
         Client(good, "nonsense")
 
 
