@@ -1,4 +1,4 @@
-"""The whole schema as SQL, in order: what the first migration contains and what a test compares it with."""
+"""The whole schema as SQL, in order: what a test compares the migrations with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
-from fencepost.ledger.roles import CREATE_ROLES, ENQUEUE, GRANTS
+from fencepost.ledger.roles import CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
 from fencepost.ledger.schema import SCHEMA, metadata
 
 
@@ -21,4 +21,13 @@ def statements(*, movable_clock: bool = False) -> list[str]:
     indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
     made += [str(CreateIndex(i).compile(dialect=dialect)).strip() + ";" for i in indexes]
     clock = [MOVABLE_CLOCK] if movable_clock else []
-    return [f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};", CREATE_ROLES, *made, *GUARDS, *clock, ENQUEUE, GRANTS]
+    producers = [ENQUEUE, REFUSE_INTAKE]
+    return [
+        f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};",
+        CREATE_ROLES,
+        *made,
+        *GUARDS,
+        *clock,
+        *producers,
+        GRANTS,
+    ]

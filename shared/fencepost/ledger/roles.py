@@ -110,6 +110,17 @@ END $$;
 REVOKE ALL ON FUNCTION fencepost.enqueue_run FROM PUBLIC;
 """
 
+REFUSE_INTAKE = """
+CREATE FUNCTION fencepost.refuse_intake(
+    p_id uuid, p_queue text, p_tenant text, p_principal text, p_message text, p_error text
+) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+    INSERT INTO fencepost.intake_refusals (id, queue, tenant, principal, message, error, received_at)
+    VALUES (p_id, p_queue, p_tenant, p_principal, p_message, p_error, fencepost.now())
+    ON CONFLICT (id) DO NOTHING
+$$;
+REVOKE ALL ON FUNCTION fencepost.refuse_intake FROM PUBLIC;
+"""
+
 GRANTS = """
 GRANT USAGE ON SCHEMA fencepost TO fencepost_worker, fencepost_relay, fencepost_producer, fencepost_operator,
     fencepost_reader;
@@ -120,7 +131,9 @@ GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost
     TO fencepost_worker, fencepost_operator;
 GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT SELECT ON fencepost.outbox, fencepost.workers TO fencepost_relay;
-GRANT UPDATE (publish_at, publish_count, due_at) ON fencepost.outbox TO fencepost_relay;
+GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fencepost.outbox TO fencepost_relay;
 GRANT SELECT ON fencepost.runs TO fencepost_producer;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
+GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
+GRANT DELETE ON fencepost.intake_refusals TO fencepost_operator;
 """

@@ -229,8 +229,13 @@ outbox = Table(
     _col("takeovers", Integer, default="0"),
     _col("worker", Text, null=True),
     _col("fence", BigInteger, default="0"),
+    # How often this generation could not be published or begun, why, and since when it is set aside.
+    _col("failures", Integer, default="0"),
+    _col("error", Text, null=True),
+    _time("dead_at", null=True),
     PrimaryKeyConstraint("subject", "tenant"),
     Index("outbox_publish_at", "publish_at"),
+    Index("outbox_dead", "dead_at", postgresql_where=text("dead_at IS NOT NULL")),
     Index("outbox_run", "run"),
     Index("outbox_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
     # Rows are updated in place all day: leave room for it and vacuum early.
@@ -267,7 +272,27 @@ workers = Table(
     _time("started_at"),
     _time("last_seen"),
     _time("ended_at", null=True),
+    # What it said of itself with its stamp: when it last took or finished something or found its queue
+    # empty, how many items it executes of how many it could, and whether it takes no more.
+    _time("progress_at", null=True),
+    _col("busy", Integer, null=True),
+    _col("slots", Integer, null=True),
+    _col("draining", Boolean, default="false"),
     PrimaryKeyConstraint("token"),
+)
+
+intake_refusals = Table(
+    "intake_refusals",
+    metadata,
+    _col("id", Uuid),
+    _col("queue", Text),
+    _col("tenant", Text),
+    _col("principal", Text),
+    _col("message", Text),
+    _col("error", Text),
+    _time("received_at"),
+    PrimaryKeyConstraint("id"),
+    Index("intake_refusals_received_at", "received_at"),
 )
 
 payloads = Table(

@@ -20,6 +20,14 @@ BEGIN
         RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject
             USING ERRCODE = 'FP001';
     END IF;
+    -- What went wrong with a generation says nothing of the next; what is set aside is not published.
+    IF NEW.generation > OLD.generation THEN
+        NEW.failures := 0;
+        NEW.error := NULL;
+        NEW.dead_at := NULL;
+    ELSIF NEW.dead_at IS NOT NULL THEN
+        NEW.publish_at := '9999-01-01 00:00:00+00';
+    END IF;
     RETURN NEW;
 END $$;
 CREATE TRIGGER guard_outbox BEFORE UPDATE ON fencepost.outbox
@@ -52,7 +60,7 @@ CREATE CONSTRAINT TRIGGER guard_outbox_end AFTER DELETE ON fencepost.outbox DEFE
 GUARD_WORKERS = """
 CREATE FUNCTION fencepost.guard_worker() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF greatest(NEW.last_seen, NEW.ended_at) > fencepost.now() + interval '1 s' THEN
+    IF greatest(NEW.last_seen, NEW.ended_at, NEW.progress_at) > fencepost.now() + interval '1 s' THEN
         RAISE EXCEPTION 'worker %: a stamp says when, it does not promise', NEW.token USING ERRCODE = 'FP001';
     END IF;
     IF TG_OP = 'UPDATE' THEN
