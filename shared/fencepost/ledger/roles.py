@@ -131,7 +131,8 @@ GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost
     TO fencepost_worker, fencepost_operator;
 GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT SELECT ON fencepost.outbox, fencepost.workers TO fencepost_relay;
-GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fencepost.outbox TO fencepost_relay;
+GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fencepost.outbox
+    TO fencepost_relay;
 GRANT SELECT ON fencepost.runs TO fencepost_producer;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
 GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
