@@ -204,6 +204,7 @@ class Relay:
         now = self._looked = self._clock()
         seen = self._seen if uninterrupted(last, now, self._worker_ttl) else {}
         self._seen, dead = judge_silence(seen, stamps, now, self._worker_ttl)
+        fault("relay.after_judge")
         newly, self._dead = tuple(token for token in dead if token not in self._dead), dead
         self._execute(_LOWER, {"dead": list(dead)})
         return newly

@@ -28,6 +28,7 @@ from fencepost.ledger.find import find_call
 from fencepost.ledger.listings import RunInfo
 from fencepost.runrequest import RunRequest
 from fencepost.settings import load_settings, redact
+from fencepost.testing import fault
 from fencepost.tools import OnStop
 
 if TYPE_CHECKING:
@@ -272,7 +273,10 @@ class Client:
         for left in reversed(range(_TRIES)):
             try:
                 with self._pool.connection() as connection:
-                    return _halving(connection, batch)
+                    outcomes = _halving(connection, batch)
+                    fault("enqueue.before_commit")
+                fault("enqueue.after_commit")
+                return outcomes
             except psycopg.Error as error:
                 if error.sqlstate not in _TRY_AGAIN_STATES or not left:
                     raise _explained(error, self._dsn) from error

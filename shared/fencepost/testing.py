@@ -3,12 +3,17 @@
 `FENCEPOST_FAULT="dispatch.after_effect=crash@1,relay.after_take=pause@2"` arms the nth passage of each named
 point in this process: `crash` is SIGKILL, `pause` is SIGSTOP (whoever wants it to go on sends SIGCONT),
 `error` raises FaultInjected. With `FENCEPOST_FAULT_ONCE_DIR` each entry fires once among all processes that
-share the folder, restarts included. Unarmed, a point costs one attribute check.
+share the folder, restarts included. With `FENCEPOST_FAULT_FILE` a process arms what that file holds
+(`{"spec": ..., "once": folder}`) whenever it changes, so that faults can be armed in a fleet that runs.
+Unarmed, a point costs one attribute check.
 """
 
+import json
 import os
 import re
 import signal
+import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,12 +23,22 @@ from typing import Final
 
 from fencepost.errors import FaultInjected, UsageError
 
-__all__ = ["FAULTS", "POINTS", "FaultInjected", "FaultSpec", "Faults", "fault", "parse_faults"]
+__all__ = [
+    "FAULTS",
+    "POINTS",
+    "FaultInjected",
+    "FaultSpec",
+    "Faults",
+    "arm_by_file",
+    "fault",
+    "parse_faults",
+]
 
 POINTS: Final = frozenset(
     {
         "enqueue.before_commit",
         "enqueue.after_commit",
+        "relay.after_judge",
         "relay.after_take",
         "relay.after_publish",
         "planner.after_claim",
@@ -35,9 +50,11 @@ POINTS: Final = frozenset(
         "dispatch.response_lost",
         "dispatch.after_effect",
         "dispatch.after_record",
+        "reconcile.after_lease",
         "reconcile.after_lookup",
         "reconcile.after_record",
         "compensate.after_plan",
+        "sweep.after_look",
         "ledger.in_transaction",
     }
 )
@@ -45,6 +62,7 @@ POINTS: Final = frozenset(
 
 _ENTRY = re.compile(r"(?P<point>[a-z._]+)=(?P<action>crash|pause|error)(?:@(?P<nth>[1-9]\d{0,8}))?")
 _SIGNALS = {"crash": signal.SIGKILL, "pause": signal.SIGSTOP}
+_LOOK_EVERY_S: Final = 0.03
 
 
 @dataclass(frozen=True)
@@ -130,8 +148,34 @@ class Faults:
         return True
 
 
+def arm_by_file(path: Path, spec: str, once_dir: Path) -> None:
+    """Have every process that follows `path` arm this; each then leaves a file `armed.PID` in the folder."""
+    once_dir.mkdir(parents=True, exist_ok=True)
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(json.dumps({"spec": spec, "once": str(once_dir)}))
+    fresh.rename(path)
+
+
+def _follow(faults: Faults, path: Path) -> None:
+    seen = ""
+    while True:
+        try:
+            text = path.read_text()
+        except FileNotFoundError:
+            text = ""
+        if text != seen:
+            seen = text
+            order = json.loads(text or '{"spec": "", "once": null}')
+            faults.arm(order["spec"], order["once"])
+            if order["once"]:
+                (Path(order["once"]) / f"armed.{os.getpid()}").touch()
+        time.sleep(_LOOK_EVERY_S)
+
+
 FAULTS: Final = Faults()
 FAULTS.arm_from(os.environ)
+if _followed := os.environ.get("FENCEPOST_FAULT_FILE"):
+    threading.Thread(target=_follow, args=(FAULTS, Path(_followed)), daemon=True).start()
 
 
 def fault(point: str) -> None:

@@ -29,6 +29,7 @@ class Reconciler(Role):
 
     def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimDoubt | None:
         """The claim of a call in doubt."""
+        fault("reconcile.after_lease")
         return c.ClaimDoubt(**self.named(prepared, message, term, token))
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:

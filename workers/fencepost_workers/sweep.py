@@ -14,6 +14,7 @@ from fencepost.errors import FencepostError
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.outbox import missing
+from fencepost.testing import fault
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ def sweep(pool: Pool, ledger: Ledger) -> int:
     """
     with pool.connection() as connection:
         found = missing(connection)
+    fault("sweep.after_look")
     for start in range(0, len(found), AT_ONCE):
         ledger.apply(found[start : start + AT_ONCE])
     return len(found)
