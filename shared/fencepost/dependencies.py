@@ -1,11 +1,11 @@
 """Dependencies: the remote services tools talk to, each with one retry owner and its own limits of time."""
 
-import os
 import re
 from dataclasses import dataclass
 from datetime import timedelta
 
 from fencepost.errors import UsageError
+from fencepost.settings import variable
 from fencepost.wire import check_base_url, check_headers
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,99}")
@@ -83,10 +83,12 @@ def check_name(what: str, name: str) -> str:
 
 
 def resolve(setting: str) -> str:
-    """The setting itself, or the environment variable it names as `env:NAME`; UsageError if not set."""
+    """The setting itself, or the environment variable it names as `env:NAME` (or NAME_FILE, a file with its
+    value); UsageError if not set.
+    """
     if not setting.startswith("env:"):
         return setting
-    value = os.environ.get(setting[4:], "")
-    if not value:
+    value = variable(setting[4:])
+    if value is None:
         raise UsageError(f"environment variable {setting[4:]} is not set")
     return value

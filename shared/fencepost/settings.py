@@ -1,7 +1,13 @@
-"""Settings of a process, read from `FENCEPOST_*` environment variables; no password is ever shown."""
+"""Settings of a process, read from `FENCEPOST_*` environment variables; no password is ever shown.
 
+Any of them may come from a file instead, as secrets of containers do: `FENCEPOST_DSN_FILE` names a file that
+holds what `FENCEPOST_DSN` would.
+"""
+
+import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError, field_validator
@@ -10,6 +16,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fencepost.errors import UsageError
 
 PREFIX = "FENCEPOST_"
+FILE = "_FILE"
 DAY_S = 86_400
 
 # Up to the last "@": a password may hold one that nobody quoted.
@@ -39,6 +46,9 @@ class Settings(BaseSettings):
     task_list: int = Field(100, ge=1, le=1000, description="subjects one broker message names at most")
     republish_s: float = Field(
         15, gt=0, le=DAY_S, description="seconds before a published row is published again"
+    )
+    broker_timeout_s: float = Field(
+        10, ge=2, le=600, description="seconds of silence after which a worker gives up a broker connection"
     )
     poll_ms: int = Field(250, ge=1, le=60_000, description="milliseconds between looks at the outbox at most")
     worker_ttl_s: float = Field(
@@ -77,10 +87,34 @@ class Settings(BaseSettings):
             yield PREFIX + name.upper(), redact(str(getattr(self, name))), info.description or ""
 
 
-def load_settings(**overrides: object) -> Settings:
-    """Settings from the environment and overrides; UsageError that names a variable, never its value."""
+def variable(name: str) -> str | None:
+    """An environment variable, or what the file holds that NAME_FILE names, without its last newline; None if
+    neither is set. UsageError, never with the value, if both are set or the file cannot be used.
+    """
+    value, file = os.environ.get(name), os.environ.get(name + FILE)
+    if not file:
+        return value or None
+    if value:
+        raise UsageError(f"{name} and {name}{FILE} are both set; keep one of them")
     try:
-        return Settings(**overrides)  # type: ignore[arg-type]
+        text = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+    except OSError as error:
+        raise UsageError(f"{name}{FILE} names {file}, which cannot be read: {error.strerror}") from error
+    except ValueError:  # its message would quote the file
+        raise UsageError(f"{name}{FILE} names {file}, which is not a text in UTF-8") from None
+    if not text:
+        raise UsageError(f"{name}{FILE} names {file}, which is empty")
+    return text
+
+
+def load_settings(**overrides: object) -> Settings:
+    """Settings from overrides and the environment, or files it names; UsageError that names a variable, never
+    its value.
+    """
+    names = {name: PREFIX + name.upper() for name in Settings.model_fields if name not in overrides}
+    files = {name: variable(full) for name, full in names.items() if os.environ.get(full + FILE)}
+    try:
+        return Settings(**(files | overrides))  # type: ignore[arg-type]
     except ValidationError as error:
         problems = [
             f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"

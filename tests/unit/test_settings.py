@@ -1,13 +1,17 @@
+from pathlib import Path
+
 import pytest
 
+from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
-from fencepost.settings import PREFIX, Settings, load_settings, redact
+from fencepost.settings import FILE, PREFIX, Settings, load_settings, redact, variable
 
 
 @pytest.fixture(autouse=True)
 def _no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in Settings.model_fields:
         monkeypatch.delenv(PREFIX + name.upper(), raising=False)
+        monkeypatch.delenv(PREFIX + name.upper() + FILE, raising=False)
 
 
 @pytest.mark.parametrize(
@@ -85,3 +89,79 @@ def test_a_setting_nobody_can_mean_is_one_sentence(
     monkeypatch.setenv(f"FENCEPOST_{name}", value)
     with pytest.raises(UsageError, match=f"FENCEPOST_{name}"):
         load_settings()
+
+
+# --- From files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_every_setting_may_come_from_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, end: str
+) -> None:
+    given = {"DSN": "postgresql://app:geheim@h/d", "SLOTS": "7", "HOSTILE": "true"}
+    for name, text in given.items():
+        (tmp_path / name).write_bytes(f"{text}{end}".encode())
+        monkeypatch.setenv(f"FENCEPOST_{name}_FILE", str(tmp_path / name))
+    settings = load_settings()
+    assert (settings.dsn, settings.slots, settings.hostile) == (given["DSN"], 7, True)
+    assert "geheim" not in f"{settings!r} {list(settings.described())}"
+
+
+def test_what_is_given_directly_wins_over_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FENCEPOST_DSN_FILE", str(tmp_path / "missing"))
+    assert load_settings(dsn="postgresql://other/d").dsn == "postgresql://other/d"
+
+
+def test_an_empty_name_of_a_file_names_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEPOST_DSN_FILE", "")
+    monkeypatch.setenv("FENCEPOST_DSN", "postgresql://h/d")
+    assert load_settings().dsn == "postgresql://h/d"
+
+
+def test_a_variable_and_its_file_at_once_are_one_too_many(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dsn").write_text("postgresql://app:geheim@h/d")
+    monkeypatch.setenv("FENCEPOST_DSN", "postgresql://app:geheim@h/d")
+    monkeypatch.setenv("FENCEPOST_DSN_FILE", str(tmp_path / "dsn"))
+    with pytest.raises(UsageError, match=r"^FENCEPOST_DSN and FENCEPOST_DSN_FILE are both set") as caught:
+        load_settings()
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"\n", "is empty"),
+        (b"geheim\xff", "is not a text in UTF-8"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: bytes | None, why: str
+) -> None:
+    file = tmp_path / "dsn"
+    if content is not None:
+        file.write_bytes(content)
+    monkeypatch.setenv("FENCEPOST_DSN_FILE", str(file))
+    with pytest.raises(UsageError, match=r"^FENCEPOST_DSN_FILE names ") as caught:
+        load_settings()
+    assert str(caught.value).endswith(why)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_bad_value_from_a_file_is_not_shown_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "slots").write_text("geheim")
+    monkeypatch.setenv("FENCEPOST_SLOTS_FILE", str(tmp_path / "slots"))
+    with pytest.raises(UsageError, match=r"^FENCEPOST_SLOTS: ") as caught:
+        load_settings()
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_credential_of_a_tool_may_come_from_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("geheim\n")
+    assert variable("SHOP_TOKEN") is None
+    monkeypatch.setenv("SHOP_TOKEN_FILE", str(tmp_path / "token"))
+    assert variable("SHOP_TOKEN") == "geheim"
+    spec = DependencySpec("shop", headers=(("authorization", "env:SHOP_TOKEN"),))
+    assert spec.sent_headers() == (("authorization", "geheim"),)
