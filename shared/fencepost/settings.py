@@ -61,6 +61,16 @@ class Settings(BaseSettings):
         2, ge=0, le=DAY_S, description="seconds after a planner attempt before a takeover"
     )
     takeover_limit: int = Field(5, ge=1, description="takeovers in a row before a subject is given up")
+    deaf_s: float = Field(
+        30, ge=0, le=DAY_S, description="seconds a worker may leave a waiting queue untouched; 0: for ever"
+    )
+    stall_s: float = Field(
+        60, ge=0, le=DAY_S, description="seconds a worker may stand still before it is killed; 0: for ever"
+    )
+    drain_s: float = Field(
+        30, ge=0, le=DAY_S, description="seconds a stopped worker gives to what is in flight to finish"
+    )
+    health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")
     hostile: bool = Field(default=False, description="late acks and a short visibility timeout, for tests")
