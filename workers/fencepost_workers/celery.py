@@ -15,6 +15,7 @@ from celery import Celery, Task, signals
 from celery.worker.control import Panel
 from kombu import Exchange
 from kombu import Queue as BrokerQueue
+from kombu.transport import TRANSPORT_ALIASES
 
 from fencepost.settings import Settings, load_settings
 from fencepost.states import Queue
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     _Task = Task[Any, Any]
 else:
     _Task = Task  # generic in its type stubs only
+
+
+# Anything may lie in a queue; see there. By alias and not by setting, so that the broker's address keeps its
+# scheme: Flower goes by it.
+TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "fencepost_workers.broker:Transport"))
 
 
 class NoRetryTask(_Task):
@@ -45,10 +51,11 @@ def configure(settings: Settings) -> dict[str, Any]:
         "unacked_restore_throttle": 1,
         "unacked_mutex_expire": 30,
         "unacked_restore_limit": 200,
-        "socket_timeout": 10,  # must exceed the 1 s of a blocking pop; None would hang for ever
-        "socket_connect_timeout": 5,
+        # Must exceed the 1 s of a blocking pop; None would hang for ever.
+        "socket_timeout": settings.broker_timeout_s,
+        "socket_connect_timeout": settings.broker_timeout_s / 2,
         "socket_keepalive": True,
-        "health_check_interval": 5,
+        "health_check_interval": settings.broker_timeout_s / 2,
         "max_connections": 64,
         "max_retries": 0,
         "interval_start": 0,
