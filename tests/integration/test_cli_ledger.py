@@ -245,7 +245,7 @@ def test_migrate_says_from_where_to_where(postgres: LocalPostgres, shell: Shell)
     )
     told = shell.ok("migrate", "--dsn", bare)
     assert re.fullmatch(r"migrated the ledger from an empty database to \S+\n", told)
-    assert re.fullmatch(r"the ledger is at \S+ already\n", shell.ok("--dsn", bare, "migrate"))
+    assert re.fullmatch(r"the ledger is at \S+ already: nothing to do\n", shell.ok("--dsn", bare, "migrate"))
     done = shell.json("migrate", "--dsn", bare)
     assert done["before"] == done["after"]
     assert shell.ok("runs", "--dsn", bare) == "no runs\n"

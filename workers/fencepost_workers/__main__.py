@@ -11,6 +11,8 @@ import warnings
 from typing import NoReturn
 
 from fencepost.errors import FencepostError
+from fencepost.ledger.connect import connect
+from fencepost.ledger.revision import require
 from fencepost.settings import load_settings, redact
 from fencepost.states import Queue
 
@@ -41,7 +43,10 @@ def serve(queue: Queue, name: str) -> int:
     """Be a Celery worker of this queue until a signal; its exit code. Raises FencepostError if it cannot
     start.
     """
-    load_settings().need("dsn", "redis_url", "app")
+    settings = load_settings()
+    settings.need("dsn", "redis_url", "app")
+    with connect(settings.dsn, "fencepost start") as session:
+        require(session)
     from celery.exceptions import SecurityWarning
     from celery.utils.nodenames import default_nodename, host_format
 

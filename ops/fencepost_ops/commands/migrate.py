@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import time
+from typing import TYPE_CHECKING, Final
+
 import click
 
+from fencepost.errors import FencepostError
 from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session
+
+if TYPE_CHECKING:
+    from fencepost.ledger.migrate import Migrated
+
+TRIES: Final = 10
+PAUSE_S: Final = 1.0  # in which those who queued behind us for the same tables get on with their work
+LOCKED: Final = "55P03"
 
 
 @click.command()
@@ -15,22 +26,43 @@ from fencepost_ops.commands.session import Session, dsn_option, json_option, pas
 def migrate(session: Session, as_json: bool) -> None:
     """Create or upgrade the ledger.
 
-    As the database's owner. Safe to run twice, or by several at once.
+    As the database's owner. Safe to run twice, or by several at once, while workers run: where somebody else
+    holds a table it lets go soon, tries again, and has changed nothing until all is done.
     """
+    with session.connection():
+        pass  # a wrong DSN or login is said in the words every command has for it
+    done = _patiently(session)
+    if as_json:
+        print_json(done)
+    elif done.before == done.after:
+        click.echo(f"the ledger is at {done.after} already: nothing to do")
+    else:
+        click.echo(f"migrated the ledger from {done.before or 'an empty database'} to {done.after}")
+
+
+def _patiently(session: Session) -> Migrated:
+    for left in reversed(range(TRIES)):
+        if (done := _tried(session)) is not None:
+            return done
+        if left:
+            click.echo("another session holds a table of the ledger; trying again", err=True)
+            time.sleep(PAUSE_S)
+    raise FencepostError(
+        "another session holds a table of the ledger (a backup, or a transaction left open; `fencepost"
+        " doctor` shows the oldest): nothing was changed; run this again when it has ended"
+    )
+
+
+def _tried(session: Session) -> Migrated | None:
+    """What one try did; None if it could not have a table for itself in time."""
     from sqlalchemy.exc import DBAPIError
 
     from fencepost.ledger.migrate import upgrade
 
-    with session.connection():
-        pass  # a wrong DSN or login is said in the words every command has for it
     with session.errors():
         try:
-            done = upgrade(session.settings("dsn").dsn)
+            return upgrade(session.settings("dsn").dsn)
         except DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == LOCKED:
+                return None
             raise (error.orig or error) from error
-    if as_json:
-        print_json(done)
-    elif done.before == done.after:
-        click.echo(f"the ledger is at {done.after} already")
-    else:
-        click.echo(f"migrated the ledger from {done.before or 'an empty database'} to {done.after}")

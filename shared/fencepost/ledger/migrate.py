@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from threading import Lock
+from typing import Final
 
 from alembic import command
 from alembic.config import Config
@@ -15,9 +16,10 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from fencepost.errors import Unreachable
+from fencepost.errors import Unreachable, UsageError
 from fencepost.ledger.ddl import statements
 from fencepost.ledger.guards import MOVABLE_CLOCK
+from fencepost.ledger.revision import complaint, is_newer
 from fencepost.ledger.schema import SCHEMA
 from fencepost.settings import redact
 
@@ -45,16 +47,23 @@ def _connect(dsn: str) -> Connection:
         raise Unreachable(f"cannot reach Postgres at {redact(dsn)}: {reason}") from error
 
 
+ONE_MIGRATOR: Final = 0x66656E6365
+"""The advisory lock that a second `migrate` waits for."""
 _ALEMBIC = Lock()  # it keeps the migration under way in globals of its modules
 
 
 def upgrade(dsn: str, *, movable_clock: bool = False) -> Migrated:
     """Migrate to the newest revision as the database's owner. With `movable_clock` (tests and drills only)
-    the database gets a clock that can be moved ahead. Raises `Unreachable`.
+    the database gets a clock that can be moved ahead. Raises `Unreachable`, and `UsageError` for a ledger of
+    a later version, which is left as it is.
     """
     config = _config()
     with _ALEMBIC, _connect(dsn) as connection, connection.begin():
+        # Before anything is read, so that whoever waited here finds what the other one did.
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ONE_MIGRATOR})
         before = _revision(connection)
+        if is_newer(before):
+            raise UsageError(complaint(before))
         config.attributes["connection"] = connection
         command.upgrade(config, "head")
         after = _revision(connection)

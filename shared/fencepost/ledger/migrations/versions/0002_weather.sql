@@ -1,4 +1,4 @@
-SET LOCAL lock_timeout = '5s';
+SET LOCAL lock_timeout = '2s';
 
 ALTER TABLE fencepost.outbox ADD COLUMN failures INTEGER DEFAULT 0 NOT NULL,
     ADD COLUMN error TEXT, ADD COLUMN dead_at TIMESTAMP WITH TIME ZONE;

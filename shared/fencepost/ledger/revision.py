@@ -1,0 +1,50 @@
+"""Which schema this version needs, and what is to be done where a ledger has another. Loads no Alembic."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from fencepost import __version__
+from fencepost.errors import NotFound
+from fencepost.ledger.connect import Connection
+
+REVISIONS: Final = ("0001", "0002")
+"""All this version knows, the oldest first; a test holds them against the migrations that are there."""
+NEEDED: Final = REVISIONS[-1]
+
+
+def is_newer(found: str | None) -> bool:
+    """Whether a later version of Fencepost migrated this ledger. Its migrations only add: workers go on."""
+    return found is not None and found not in REVISIONS
+
+
+def complaint(found: str | None) -> str | None:
+    """What is wrong with a ledger at this revision and what to do, in one sentence; None: nothing."""
+    if found == NEEDED:
+        return None
+    if found is None:
+        return "there is no ledger: run `fencepost migrate` first"
+    if is_newer(found):
+        return (
+            f"the ledger is at revision {found}, which Fencepost {__version__} does not know: "
+            "a later version migrated it; use that one"
+        )
+    return f"the ledger is at revision {found}, and this version needs {NEEDED}: run `fencepost migrate`"
+
+
+def read(connection: Connection) -> str | None:
+    """The ledger's revision; None where there is no ledger. A relay's and a producer's login may not look."""
+    try:
+        row = connection.execute("SELECT version_num FROM fencepost.alembic_version").fetchone()
+    except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
+        return None
+    return None if row is None else str(row[0])
+
+
+def require(connection: Connection) -> None:
+    """NotFound, saying what to do, unless the ledger has at least what this version needs."""
+    found = read(connection)
+    if not is_newer(found) and (why := complaint(found)) is not None:
+        raise NotFound(why)

@@ -1,0 +1,150 @@
+"""`fencepost migrate` beside others: another one, a backup, older and newer versions of everything."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from fencepost.errors import NotFound
+from fencepost.ledger import revision
+from fencepost.ledger.connect import connect
+from fencepost.ledger.migrate import ONE_MIGRATOR, newest
+from fencepost.ledger.migrations import versions
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalPostgres
+from tests.integration.ledger_bench import open_bench
+from tests.integration.shell import OPTIONS, Shell, lines, order, process
+
+_numbers = itertools.count(1)
+WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
+
+
+def until(connection: psycopg.Connection[Any], event: str, number: int) -> None:
+    """Await that so many sessions wait for this."""
+    end = time.monotonic() + 60
+    while connection.execute(WAITING, [event]).fetchone() != (number,):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def first_revision(connection: psycopg.Connection[Any]) -> None:
+    """The ledger as the first version made it."""
+    sql = Path(versions.__file__).with_name("0001_initial.sql").read_text(encoding="utf-8")
+    connection.execute("CREATE SCHEMA IF NOT EXISTS fencepost")
+    connection.execute("CREATE TABLE fencepost.alembic_version (version_num varchar(32) PRIMARY KEY)")
+    connection.execute("INSERT INTO fencepost.alembic_version VALUES ('0001')")
+    connection.execute(sql.encode())
+
+
+@pytest.fixture
+def bare(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    """An empty database, and the logins there are."""
+    name = f"bare_{next(_numbers)}"
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+    owner = postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
+    dsns = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in template.items()}
+    yield LedgerDatabase(name, owner, dsns)
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def shell(bare: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
+        monkeypatch.delenv(name)
+    return Shell(bare, {"COLUMNS": "240"})
+
+
+def test_the_revisions_this_version_knows_are_the_migrations_there_are() -> None:
+    files = sorted(path.stem[:4] for path in Path(versions.__file__).parent.glob("[0-9]*.py"))
+    assert list(revision.REVISIONS) == files
+    assert newest() == revision.NEEDED
+
+
+def test_of_two_that_migrate_at_once_one_does_it_and_the_other_finds_nothing_to_do(
+    bare: LedgerDatabase, shell: Shell
+) -> None:
+    with psycopg.connect(bare.owner, autocommit=True) as connection:
+        connection.execute("SELECT pg_advisory_lock(%s)", [ONE_MIGRATOR])
+        both = [process(shell, "migrate", env={"FENCEPOST_DSN": bare.owner}) for _ in range(2)]
+        until(connection, "advisory", 2)
+        connection.execute("SELECT pg_advisory_unlock(%s)", [ONE_MIGRATOR])
+        told = [child.communicate(timeout=60) for child in both]
+    assert [child.returncode for child in both] == [0, 0], told
+    assert sorted(out for out, _ in told) == [
+        f"migrated the ledger from an empty database to {newest()}\n",
+        f"the ledger is at {newest()} already: nothing to do\n",
+    ]
+
+
+def test_a_backup_that_holds_a_table_is_waited_for_in_short_tries(bare: LedgerDatabase, shell: Shell) -> None:
+    with psycopg.connect(bare.owner, autocommit=True) as connection:
+        first_revision(connection)
+        with connection.transaction():
+            connection.execute("LOCK TABLE fencepost.outbox IN ACCESS SHARE MODE")  # as pg_dump does
+            child = process(shell, "migrate", env={"FENCEPOST_DSN": bare.owner})
+            assert child.stderr is not None
+            said = child.stderr.readline()
+        out, _ = child.communicate(timeout=60)
+    assert said == "another session holds a table of the ledger; trying again\n"
+    assert (child.returncode, out) == (0, f"migrated the ledger from 0001 to {newest()}\n")
+
+
+def test_a_ledger_of_a_later_version_is_left_alone(bare: LedgerDatabase, shell: Shell) -> None:
+    shell.ok("migrate", "--dsn", bare.owner)
+    with psycopg.connect(bare.owner, autocommit=True) as connection:
+        connection.execute("UPDATE fencepost.alembic_version SET version_num = '9001'")
+        said = shell.refused(2, "migrate", "--dsn", bare.owner)
+        assert "the ledger is at revision 9001, which Fencepost " in said
+        assert said.endswith(" does not know: a later version migrated it; use that one")
+        assert connection.execute("SELECT * FROM fencepost.alembic_version").fetchall() == [("9001",)]
+    with connect(bare.dsns["worker"], "test") as session:
+        revision.require(session)  # its worker of today goes on, as a rolling deploy needs
+
+
+def test_an_older_ledger_is_one_sentence_that_says_migrate(bare: LedgerDatabase, shell: Shell) -> None:
+    with psycopg.connect(bare.owner, autocommit=True) as connection:
+        first_revision(connection)
+        with connect(bare.dsns["worker"], "test") as session, pytest.raises(NotFound) as caught:
+            revision.require(session)
+        told = f"the ledger is at revision 0001, and this version needs {newest()}: run `fencepost migrate`"
+        assert str(caught.value) == told
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
+            "FENCEPOST_DSN": bare.dsns["worker"],
+            "FENCEPOST_REDIS_URL": "redis://127.0.0.1:9",
+            "FENCEPOST_APP": "fencepost_ops.examples.orders:app",
+            "FENCEPOST_SANDBOX_URL": "http://127.0.0.1:9",
+        }
+        command = [sys.executable, "-m", "fencepost_workers", "planner"]
+        worker = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert (worker.returncode, worker.stderr) == (2, f"planner: {told}\n")
+        assert connection.execute("SELECT count(*) FROM fencepost.workers").fetchone() == (0,)
+
+
+def test_workers_that_run_while_the_ledger_is_migrated_keep_running(
+    bare: LedgerDatabase, shell: Shell
+) -> None:
+    """What they do between two statements of the migration waits for it, and then goes on."""
+    with psycopg.connect(bare.owner, autocommit=True) as connection:
+        first_revision(connection)
+    with open_bench(bare) as bench:
+        before = bench.start()
+        claim = bench.claim_run(before)
+        bench.one(claim)
+        assert shell.ok("migrate", "--dsn", bare.owner).startswith("migrated the ledger from 0001")
+        bench.one(bench.finish_with(bench.turn(before, claim)))
+        after = bench.start()
+        bench.finish(after)
+        assert [bench.status(run) for run in (before, after)] == ["COMPLETED"] * 2
+    shell.ok("enqueue", "p", *OPTIONS, stdin=lines(order("o-1")), role="producer")
+    assert "o-1" in shell.ok("runs")
