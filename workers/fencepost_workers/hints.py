@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 from uuid import UUID
@@ -19,6 +20,9 @@ MOST_ITEMS: Final = 1000
 _LONGEST_TENANT: Final = 100  # characters, as enqueue allows
 _LONGEST_LABEL: Final = 200  # characters of an id or a delivery tag
 _MOST_GENERATION: Final = 2**63 - 1  # Postgres's bigint
+# What Postgres has in no text. Whatever else a tenant is called its runs are delivered: a message that was
+# dropped for one of them would be published again and again, with all its others.
+_UNSTORABLE: Final = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,7 @@ def _is_hint(item: Any) -> bool:
     return (
         isinstance(tenant, str)
         and 0 < len(tenant) <= _LONGEST_TENANT
-        and tenant.isprintable()  # neither NUL nor half a character reaches Postgres
+        and not _UNSTORABLE.search(tenant)
         and isinstance(subject, str)
         and str(UUID(subject)) == subject
         and type(generation) is int

@@ -234,7 +234,9 @@ outbox = Table(
     _col("error", Text, null=True),
     _time("dead_at", null=True),
     PrimaryKeyConstraint("subject", "tenant"),
-    Index("outbox_publish_at", "publish_at"),
+    # What no queue holds, and what one may hold: the relay looks for each in its own way.
+    Index("outbox_fresh", "publish_at", postgresql_where=text("publish_count = 0")),
+    Index("outbox_again", "queue", "publish_at", postgresql_where=text("publish_count > 0")),
     Index("outbox_dead", "dead_at", postgresql_where=text("dead_at IS NOT NULL")),
     Index("outbox_run", "run"),
     Index("outbox_worker", "worker", postgresql_where=text("worker IS NOT NULL")),
