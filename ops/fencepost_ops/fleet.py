@@ -16,19 +16,23 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, Final, Self, TextIO
 from urllib.parse import urlsplit
 
 import psycopg
 
 from fencepost.errors import UsageError
+from fencepost.settings import load_settings
 from fencepost.states import Queue
+from fencepost_ops.connections import max_connections
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup, TemporaryFolder
 from fencepost_ops.ports import free_port, why_not
 from fencepost_ops.sandbox.process import SandboxProcess
 
 ORDERS = "fencepost_ops.examples.orders:app"
+ROLES: Final = ("relay", *map(str, Queue))
+"""What a fleet has any number of."""
 READY_WITHIN_S = 60.0
 PORT_FILE = "port"
 PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
@@ -118,8 +122,16 @@ class Fleet:
             self._stack = self._stack.pop_all()
 
     def _start_postgres(self, folder: Path, port: int | None = None) -> LocalPostgres:
-        settings = {"max_connections": "300", **self.options.postgres_settings}
+        settings = self.postgres_settings()
         return LocalPostgres.start(folder, settings=settings, fsync=self.options.fsync, port=port)
+
+    def postgres_settings(self) -> dict[str, str]:
+        """What its Postgres is started with: sessions enough for every pool of this fleet to be full."""
+        options = self.options
+        sizes = [e.get("FENCEPOST_POOL_SIZE") for e in ({}, options.env, *options.env_of.values())]
+        pool_size = max(load_settings(**({"pool_size": s} if s else {})).pool_size for s in sizes)
+        limit = max_connections({role: self.count(role) for role in ROLES}, pool_size)
+        return {"max_connections": str(limit), **options.postgres_settings}
 
     def _sandbox(self, folder: Path) -> SandboxProcess:
         port = self.options.sandbox_port or _kept_port(folder)

@@ -22,14 +22,12 @@ import click
 
 from fencepost.app import App, load_app
 from fencepost.errors import Unreachable, UsageError
-from fencepost.states import Queue
 from fencepost_ops.commands.session import Session, app_option, pass_session
-from fencepost_ops.fleet import ORDERS, Fleet, FleetOptions
+from fencepost_ops.fleet import ORDERS, ROLES, Fleet, FleetOptions
 from fencepost_ops.folders import write_private
 from fencepost_ops.local import DataDirLock, FolderTakenError, LocalServerError
 from fencepost_ops.ports import why_not
 
-ROLES: Final = ("relay", *map(str, Queue))
 MOST: Final = 32  # processes of one role: this is one machine
 LOOK_EVERY_S: Final = 0.5
 MEND_AGAIN_AFTER_S: Final = 5.0
