@@ -3,7 +3,7 @@
 `FENCEPOST_FAULT="dispatch.after_effect=crash@1,relay.after_take=pause@2"` arms the nth passage of each named
 point in this process: `crash` is SIGKILL, `pause` is SIGSTOP (whoever wants it to go on sends SIGCONT),
 `error` raises FaultInjected. With `FENCEPOST_FAULT_ONCE_DIR` each entry fires once among all processes that
-share the folder, restarts included. With `FENCEPOST_FAULT_FILE` a process arms what that file holds
+share the folder, restarts included. With `FENCEPOST_FAULT_FOLLOW` a process arms what that file holds
 (`{"spec": ..., "once": folder}`) whenever it changes, so that faults can be armed in a fleet that runs.
 Unarmed, a point costs one attribute check.
 """
@@ -174,7 +174,7 @@ def _follow(faults: Faults, path: Path) -> None:
 
 FAULTS: Final = Faults()
 FAULTS.arm_from(os.environ)
-if _followed := os.environ.get("FENCEPOST_FAULT_FILE"):
+if _followed := os.environ.get("FENCEPOST_FAULT_FOLLOW"):
     threading.Thread(target=_follow, args=(FAULTS, Path(_followed)), daemon=True).start()
 
 

@@ -1,7 +1,7 @@
 """The application of the acceptance fleets: the orders of the example, and tools that misbehave on purpose.
 
-Only workers import this. Two things can be changed while they run, by files in the folder ACCEPTANCE_DIR:
-which faults are armed in the processes of one role, and which tools the authority denies.
+Only workers import this. Which tools the authority denies can be changed while they run, by a file in the
+folder ACCEPTANCE_DIR.
 """
 
 import asyncio
@@ -10,8 +10,6 @@ import ctypes
 import json
 import os
 import signal
-import sys
-import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -34,13 +32,11 @@ from fencepost import (
 )
 from fencepost.app import DependencyOptions
 from fencepost.authority import AuthorizationDecision, AuthorizationRequest
-from fencepost.testing import FAULTS
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
 
 FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
 SECOND = timedelta(seconds=1)
-LOOK_EVERY_S = 0.03
 
 
 class FileAuthority:
@@ -333,24 +329,3 @@ def _proposal(step: dict[str, Any]) -> Proposal:
 
 def _decoded(text: str) -> str:
     return base64.b64decode(text).decode("utf-8", "surrogatepass")
-
-
-# -- faults armed from outside --
-
-
-def _follow(orders_file: Path) -> None:
-    """Arm what the file says whenever it changes, and say so: `{"spec": ..., "once": folder}`."""
-    seen = ""
-    while True:
-        try:
-            text = orders_file.read_text()
-        except FileNotFoundError:
-            text = ""
-        if text and text != seen:
-            seen, order = text, json.loads(text)
-            FAULTS.arm(order["spec"], order["once"])
-            (Path(order["once"]) / f"armed.{os.getpid()}").touch()
-        time.sleep(LOOK_EVERY_S)
-
-
-threading.Thread(target=_follow, args=(FOLDER / f"faults.{sys.argv[1]}",), daemon=True).start()

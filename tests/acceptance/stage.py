@@ -3,7 +3,6 @@
 Nothing here sleeps for a fixed time: `until` looks at a condition until it holds or its deadline passes.
 """
 
-import json
 import os
 import signal
 import subprocess
@@ -26,7 +25,7 @@ from fencepost.events import Event
 from fencepost.ledger import connect, listings
 from fencepost.ledger.listings import History
 from fencepost.subjects import Call
-from fencepost.testing import parse_faults
+from fencepost.testing import arm_by_file, parse_faults
 from fencepost.tools import OnStop
 from fencepost_ops.checker import TOLERANCE, check
 from fencepost_ops.fleet import Fleet, FleetOptions
@@ -263,14 +262,10 @@ class Stage:
     # -- faults --
 
     def arm(self, role: str, spec: str) -> Armed:
-        """Arm faults in all living processes of a worker role; each fires once, restarts included."""
+        """Arm faults in all living processes of a role, relays too; each fires once, restarts included."""
         once = self.folder / "once" / uuid.uuid4().hex
-        once.mkdir(parents=True)
-        order = json.dumps({"spec": spec, "once": str(once)})
-        fresh = self.folder / f"faults.{role}.new"
-        fresh.write_text(order)
-        fresh.rename(self.folder / f"faults.{role}")
-        pids = self.pids(role)
+        pids = list(self.fleet.pids(role).values()) if role == "relay" else self.pids(role)
+        arm_by_file(self.folder / f"faults.{role}", spec, once)
         assert pids, f"no {role} is running"
 
         def ready() -> bool:
@@ -347,19 +342,37 @@ class Stage:
         self.wake_all()
         self.fleet.mend()
         self.sandbox.clear_faults()
-        for role in ROLES:
+        for role in (*ROLES, "relay"):
             (self.folder / f"faults.{role}").unlink(missing_ok=True)
         (self.folder / "denied").unlink(missing_ok=True)
 
 
+def fault_files(folder: Path, options: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    """By process name, its environment: from where it is armed, and what `env_of` adds."""
+    named = Fleet(FleetOptions(scale=options.get("scale", {})))
+    found = {
+        name: {"FENCEPOST_FAULT_FOLLOW": str(folder / f"faults.{role}")}
+        for role in (*ROLES, "relay")
+        for name in named.names(role)
+    }
+    return {name: {**env, **options.get("env_of", {}).get(name, {})} for name, env in found.items()}
+
+
 @contextmanager
-def staged(folder: Path, *, env: Mapping[str, str] | None = None, **options: Any) -> Iterator[Stage]:
+def staged(
+    folder: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    kind: Callable[[FleetOptions], Fleet] = Fleet,
+    **options: Any,
+) -> Iterator[Stage]:
     """A fleet of the acceptance application, ready to work."""
     folder.mkdir(parents=True, exist_ok=True)
+    options["env_of"] = fault_files(folder, options)
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     common = {"ACCEPTANCE_DIR": str(folder), "PYTHONPATH": path, **TIMES, **(env or {})}
     with (folder / "fleet.log").open("w") as log:
         asked = FleetOptions("tests.acceptance.apps:app", env=common, fsync=False, out=log, **options)
-        with Fleet(asked) as fleet:
+        with kind(asked) as fleet:
             fleet.wait_ready()
             yield Stage(fleet, folder)
