@@ -6,6 +6,10 @@ but enqueue and look at its runs. Postgres enforces it; every process of the fle
 
 from __future__ import annotations
 
+import json
+
+from fencepost.budgets import Budget
+
 GROUPS = (
     "fencepost_worker",
     "fencepost_relay",
@@ -30,16 +34,20 @@ BEGIN
 END $$;
 """
 
-ENQUEUE = """
+_USUAL = json.dumps({name: value for name, value in Budget().to_json().items() if value is not None})
+
+ENQUEUE = f"""
 CREATE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
-    p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
+    p_deadline interval, p_budget jsonb DEFAULT '{{}}', p_on_stop text DEFAULT 'compensate',
     p_id uuid DEFAULT gen_random_uuid()
 ) RETURNS TABLE (run uuid, created boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
     v_now timestamptz := fencepost.now();
     v_request jsonb;
+    v_deadline interval;
+    v_usual CONSTANT jsonb := '{_USUAL}';
     v_run fencepost.runs;
 BEGIN
     IF coalesce(p_tenant, '') = '' OR coalesce(p_run_key, '') = '' OR coalesce(p_planner, '') = ''
@@ -47,20 +55,23 @@ BEGIN
         RAISE EXCEPTION 'tenant, run key, planner, version, principal, input and budget are required'
             USING ERRCODE = 'FP422';
     END IF;
+    IF p_version < 1 THEN
+        RAISE EXCEPTION 'version is a whole number from 1 on, not %', p_version USING ERRCODE = 'FP422';
+    END IF;
     IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
        OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
             USING ERRCODE = 'FP422';
     END IF;
     -- First, and no deeper than asked: what follows may not bear the rest.
-    IF jsonb_path_exists(p_input, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")') THEN
+    IF jsonb_path_exists(p_input, 'strict $.**{{64}} ? (@.type() == "object" || @.type() == "array")') THEN
         RAISE EXCEPTION 'a run''s input is nested at most 64 levels deep' USING ERRCODE = 'FP422';
     END IF;
     IF octet_length(p_input::text) > 1048576 THEN
         RAISE EXCEPTION 'a run''s input is at most 1 MiB; keep the rest elsewhere and pass a reference'
             USING ERRCODE = 'FP422';
     END IF;
-    IF p_input::text ~ '([0-9.]{200}){2}[0-9.]' AND EXISTS (
+    IF p_input::text ~ '([0-9.]{{200}}){{2}}[0-9.]' AND EXISTS (
         SELECT 1 FROM jsonb_path_query(p_input, 'strict $.** ? (@.type() == "number")') AS n
         WHERE length(translate(n::text, '-.', '')) > 400) THEN
         RAISE EXCEPTION 'a number in a run''s input has at most 400 digits; pass longer ones as text'
@@ -75,9 +86,9 @@ BEGIN
     IF jsonb_typeof(p_budget) <> 'object' OR EXISTS (
         SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
             WHEN name = 'wall_clock_ms' THEN value <> 'null'
-                AND (value::text !~ '^[0-9]{1,12}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
+                AND (value::text !~ '^[0-9]{{1,12}}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
             WHEN name IN ('turns', 'calls', 'attempts') THEN
-                value::text !~ '^[0-9]{1,10}$' OR value::bigint > 2147483647
+                value::text !~ '^[0-9]{{1,10}}$' OR value::bigint > 2147483647
             ELSE true END) THEN
         RAISE EXCEPTION 'a budget holds whole numbers under turns, calls, attempts and wall_clock_ms, not %',
             left(p_budget::text, 200) USING ERRCODE = 'FP422';
@@ -85,13 +96,15 @@ BEGIN
     IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
+    -- In seconds: a day is 24 hours here, whatever the session's time zone makes of it.
+    v_deadline := make_interval(secs => extract(epoch FROM p_deadline)::double precision);
     v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
         'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget,
         'on_stop', p_on_stop);
     INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
                                 created_at, deadline, ready_at)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
-            v_now, v_now + p_deadline, v_now)
+            v_now, v_now + v_deadline, v_now)
     ON CONFLICT (run_key, tenant) WHERE run_key <> '' DO NOTHING RETURNING * INTO v_run;
     IF FOUND THEN
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
@@ -101,9 +114,16 @@ BEGIN
     END IF;
     SELECT * INTO v_run FROM fencepost.runs r
     WHERE r.tenant = p_tenant AND r.run_key = p_run_key AND r.run_key <> '';
-    IF v_run.request <> v_request THEN
-        RAISE EXCEPTION 'run key % is taken by another request', p_run_key USING ERRCODE = 'FP409',
-            HINT = 'Use another run key, or send the request that was sent first.';
+    -- The same request by its values: 1 is 1.0, the order of keys is none, a budget's absent limits are the
+    -- usual ones.
+    IF v_run.request <> v_request AND (v_run.request - 'budget' <> v_request - 'budget'
+            OR v_usual || jsonb_strip_nulls(v_run.request -> 'budget')
+               <> v_usual || jsonb_strip_nulls(p_budget)) THEN
+        RAISE EXCEPTION 'run key % of tenant % is taken by another request: that of run %',
+            p_run_key, p_tenant, v_run.id USING ERRCODE = 'FP409',
+            DETAIL = 'Input, planner, version, principal, deadline, budget and on_stop count.',
+            HINT = 'Use another run key, or send what was sent first.',
+            CONSTRAINT = v_run.id::text;
     END IF;
     RETURN QUERY SELECT v_run.id, false;
 END $$;
