@@ -18,11 +18,13 @@ from psycopg.rows import namedtuple_row
 from fencepost.clock import boottime
 from fencepost.errors import FencepostError, Unreachable, UsageError
 from fencepost.ledger.connect import translate
+from fencepost.ledger.session import Session
 from fencepost.testing import fault
 from fencepost_relay.publisher import Item, Publisher
 
 MOST_DOUBLINGS: Final = 3  # the longest pause between publications is eight intervals
 QUEUE_LIMIT: Final = 1000  # messages; a longer queue gets nothing twice
+ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
 LENGTHS_KEPT_S: Final = 0.1  # how old a queue's length may be
 
 # The clock is read once, in a scalar subquery, so that the index on publish_at serves. The rows are found
@@ -264,7 +266,7 @@ class Relay:
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
     # Autocommit: each statement is its own transaction, so that none is ever held across a broker call (R8).
-    return psycopg.connect(
+    session = Session.connect(
         dsn,
         autocommit=True,
         row_factory=namedtuple_row,
@@ -276,3 +278,5 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
         options="-c statement_timeout=2s -c lock_timeout=1s -c idle_in_transaction_session_timeout=2s"
         " -c synchronous_commit=off",
     )
+    session.answer_s = ANSWER_WITHIN_S
+    return session

@@ -43,6 +43,9 @@ class Settings(BaseSettings):
     app: str = Field("", description="the application, as module:attribute")
     slots: int = Field(100, ge=1, description="items one worker process executes at the same time")
     pool_size: int = Field(8, ge=1, description="Postgres connections of one process at most")
+    transaction_s: float = Field(
+        10, ge=1, le=600, description="seconds one transaction of a worker in Postgres may take"
+    )
     task_list: int = Field(100, ge=1, le=1000, description="subjects one broker message names at most")
     republish_s: float = Field(
         15, gt=0, le=DAY_S, description="seconds before a published row is published again"

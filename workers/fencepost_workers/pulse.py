@@ -3,15 +3,19 @@ The pulse: a small process beside each worker that says "this worker lives" and,
 its rows back.
 
     worker ── pipe, held open ──▶ pulse ── a stamp every ttl / 3 ──▶ fencepost.workers
+       │ a tick a second: progress, load    └── what the ticks said goes with it
        ╳ killed: end of file        └──── ended_at; its rows due at once ──▶ fencepost.outbox
 
 Why a process. A thread of the worker would stop when a tool hogs the interpreter, and would die with it; this
-one is only as dead as the machine. A frozen worker keeps its stamps: its attempts fall due by deadline.
+one is only as dead as the machine. A frozen worker keeps its stamps: its attempts fall due by deadline. One
+that stands still for `stall_s`, frozen or held by code that does not let go, is killed.
 
 What is guaranteed. After a kill the worker's rows are due within a second while Postgres answers. A token is
-never used by two workers. The pulse ends within four seconds after its worker, Postgres or no Postgres.
+never used by two workers. The pulse ends within four seconds after its worker, Postgres or no Postgres. It
+kills its own worker only, and only after so many seconds of its own in which it looked and heard nothing: a
+machine that was suspended or starved counts for nothing.
 What is not. The death of a whole host, or of worker and Postgres together, is found by the relays, which
-judge silence. A stamp proves that the process exists, not that it makes progress.
+judge silence. A stamp proves that the process exists; `progress_at`, at most a stamp late, that it works.
 
 This module is also the program that runs, so it imports nothing of Fencepost until an error must be raised.
 """
@@ -34,6 +38,9 @@ from typing import Any, Final, NoReturn, Self
 import psycopg
 
 START_WITHIN_S: Final = 5.0
+LOOK_S: Final = 1.0  # how long the pulse listens before it counts a silence; the worker ticks as often
+LATE_S: Final = 2.0  # a look that took longer was kept from looking itself: it counts for nothing
+ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
 END_WITHIN_S: Final = 3  # whole seconds: alarm() takes no less
 _BYE: Final = b"bye"
 _STAMPED: Final = b"\nstamped"
@@ -44,7 +51,10 @@ VALUES (%(token)s, %(role)s, %(host)s, %(pid)s, fencepost.now(), fencepost.now()
 ON CONFLICT (token) DO NOTHING
 """
 _STAMP: Final = """
-UPDATE fencepost.workers SET last_seen = fencepost.now() WHERE token = %(token)s AND ended_at IS NULL
+UPDATE fencepost.workers SET last_seen = fencepost.now(),
+    progress_at = fencepost.now() - make_interval(secs => %(progress_age)s::float8),
+    busy = %(busy)s, slots = %(slots)s, draining = %(draining)s
+WHERE token = %(token)s AND ended_at IS NULL
 """
 _END: Final = """
 UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = %(token)s AND ended_at IS NULL
@@ -66,10 +76,14 @@ class Pulse:
     """
     The worker's end. Starts the process and returns once Postgres holds a stamp; raises Unreachable when that
     takes more than five seconds. Safe for many threads. Use as a context manager, or call `close`.
+
+    A worker that has ticked once and then not for `stall_s` seconds is killed; 0: never.
     """
 
-    def __init__(self, dsn: str, role: str, ttl: timedelta = timedelta(seconds=10)) -> None:
-        self._order = {"dsn": dsn, "role": role, "ttl_s": ttl.total_seconds()}
+    def __init__(
+        self, dsn: str, role: str, ttl: timedelta = timedelta(seconds=10), *, stall_s: float = 0.0
+    ) -> None:
+        self._order = {"dsn": dsn, "role": role, "ttl_s": ttl.total_seconds(), "stall_s": stall_s}
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._token = ""
@@ -108,6 +122,15 @@ class Pulse:
             self._await_stamp(patience)
             return self._token
 
+    def tick(self, *, progress: bool, busy: int, slots: int, draining: bool) -> None:
+        """
+        Say once a second that this process runs, whether it has made progress since the last tick, and how
+        much it does of what it could. Never waits and never raises; a tick may be lost.
+        """
+        child = self._child
+        if child is not None:
+            child.tell({"progress": progress, "busy": busy, "slots": slots, "draining": draining})
+
     def close(self) -> None:
         """End cleanly: the worker is marked as ended, rows it still holds are due. At most five seconds."""
         with self._lock:
@@ -145,7 +168,9 @@ class _Child:
     def __init__(self) -> None:
         theirs_in, ours_in = os.pipe()  # neither end survives an exec, except where Popen hands it on
         ours_out, theirs_out = os.pipe()
+        os.set_blocking(ours_in, False)  # noqa: FBT003  # a pulse that hangs must not hang its worker
         self.pipe = open(ours_in, "wb", buffering=0)  # noqa: PTH123, SIM115  # a descriptor; held while we live
+        self._speaking = threading.Lock()  # lest a tick goes to whoever gets the descriptor after us
         self.voice = open(ours_out, "rb", buffering=0)  # noqa: PTH123, SIM115
         try:
             self.process = subprocess.Popen(
@@ -163,8 +188,9 @@ class _Child:
 
     def tell(self, order: dict[str, Any]) -> None:
         """By the pipe and not as an argument, which everybody on the host may read: it holds a password."""
-        with contextlib.suppress(BrokenPipeError):
-            self.pipe.write(json.dumps(order).encode() + b"\n")
+        with self._speaking, contextlib.suppress(BrokenPipeError):
+            if not self.pipe.closed:
+                self.pipe.write(json.dumps(order).encode() + b"\n")
 
     def hear(self, patience: float) -> bytes:
         """What it said, up to its stamp, its end, or the end of our patience (seconds)."""
@@ -179,9 +205,10 @@ class _Child:
         return said
 
     def end(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self.pipe.write(_BYE)
-        self.pipe.close()
+        with self._speaking:
+            with contextlib.suppress(BrokenPipeError):
+                self.pipe.write(_BYE)
+            self.pipe.close()
         self.voice.close()
         try:
             self.process.wait(END_WITHIN_S + 1)
@@ -203,6 +230,44 @@ def _close_in_fork() -> None:
 os.register_at_fork(after_in_child=_close_in_fork)
 
 
+def _clock() -> float:
+    """Seconds, those of a suspended machine included, where the system counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def unheard(looks: int, *, ticked: bool, took_s: float) -> int:
+    """
+    After one more look that took so long: how many in a row have heard no tick. A look that took too long
+    says nothing of the worker, and counting begins anew.
+    """
+    return 0 if ticked or took_s > LATE_S else looks + 1
+
+
+class _Heard:
+    """What the worker said of itself. Written by the listener, read by the stamper."""
+
+    def __init__(self) -> None:
+        self.ticked = False
+        self.changed = threading.Event()
+        """Set when the worker has begun to drain: that is stamped at once."""
+        self._progressed: float | None = None
+        self._said: dict[str, Any] = {"busy": None, "slots": None, "draining": False}
+
+    def take(self, line: bytes) -> None:
+        """One tick."""
+        said = json.loads(line)
+        if said.pop("progress"):
+            self._progressed = _clock()
+        before, self._said, self.ticked = self._said, said, True
+        if before["draining"] != said["draining"]:
+            self.changed.set()
+
+    def columns(self) -> dict[str, Any]:
+        """What the next stamp says besides "it exists"."""
+        at = self._progressed
+        return {**self._said, "progress_age": None if at is None else max(0.0, _clock() - at)}
+
+
 class _Stamper:
     """
     What runs in the process. Stamping has a thread of its own, so that a silent Postgres cannot hide the end
@@ -211,6 +276,7 @@ class _Stamper:
 
     def __init__(self, order: dict[str, Any]) -> None:
         self.order = order
+        self.heard = _Heard()
         self.registered = False
         self.failing = False
         self.leaving = False
@@ -220,14 +286,18 @@ class _Stamper:
             try:
                 with _session(self.order["dsn"]) as session:
                     self._register(session)
-                    while session.execute(_STAMP, self.order).rowcount or self.leaving:
+                    while self._stamp(session) or self.leaving:
                         self.failing = False
-                        time.sleep(self.order["ttl_s"] / 3)
+                        self.heard.changed.wait(self.order["ttl_s"] / 3)
                 # Our row is gone, or somebody else ended it: the worker must come back under a new token.
                 os._exit(1)
             except psycopg.Error as error:
                 self._complain(error)
                 time.sleep(min(1.0, self.order["ttl_s"] / 10))
+
+    def _stamp(self, session: psycopg.Connection[Any]) -> int:
+        self.heard.changed.clear()
+        return session.execute(_STAMP, self.order | self.heard.columns()).rowcount
 
     def _register(self, session: psycopg.Connection[Any]) -> None:
         if not self.registered:
@@ -264,8 +334,20 @@ class _Stamper:
                 time.sleep(0.1)  # until the alarm ends it
 
 
+class _Session(psycopg.Connection[Any]):
+    """A silent Postgres is given up (`fencepost.ledger.session` says why; it would import too much)."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, ANSWER_WITHIN_S if timeout is None else timeout)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                self.pgconn.finish()
+            raise
+
+
 def _session(dsn: str) -> psycopg.Connection[Any]:
-    return psycopg.connect(
+    return _Session.connect(
         dsn,
         autocommit=True,
         connect_timeout=2,
@@ -280,19 +362,81 @@ def _say(text: bytes) -> None:
         os.write(1, text)
 
 
+class _Listener:
+    """The ear: hears the worker's ticks and its end, and kills it when it has stood still for too long."""
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._worker: int | None = None  # a descriptor of that very process, where the system has such
+
+    def order(self) -> dict[str, Any] | None:
+        """The worker's first line; None if it ended before it had said it."""
+        while b"\n" not in self._text:
+            if not (chunk := os.read(0, 65536)):
+                return None
+            self._text += chunk
+        line, _, self._text = self._text.partition(b"\n")
+        order: dict[str, Any] = json.loads(line)
+        if order["stall_s"] > 0 and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._worker = os.pidfd_open(os.getppid())
+        return order
+
+    def listen(self, heard: _Heard, order: dict[str, Any]) -> bool:
+        """Until the worker ends; whether it said goodbye."""
+        looks, stall_s = 0, order["stall_s"]
+        with selectors.DefaultSelector() as ready:
+            ready.register(0, selectors.EVENT_READ)
+            while True:
+                began = _clock()
+                spoke = bool(ready.select(LOOK_S))
+                if spoke and not self._hear(heard):
+                    return self._text == _BYE
+                if not heard.ticked or stall_s <= 0:
+                    continue
+                looks = unheard(looks, ticked=spoke, took_s=_clock() - began)
+                if looks * LOOK_S >= stall_s:
+                    self._kill(order, looks * LOOK_S)
+                    looks = 0
+
+    def _hear(self, heard: _Heard) -> bool:
+        chunk = os.read(0, 65536)
+        *lines, self._text = (self._text + chunk).split(b"\n")
+        for line in lines:
+            heard.take(line)
+        return bool(chunk)
+
+    def _kill(self, order: dict[str, Any], silent_s: float) -> None:
+        """
+        By the descriptor, or while it is our parent still: whoever got its number after it is left alone.
+        """
+        sys.stderr.write(
+            f"pulse {order['token'][:8]}: worker {order['pid']} has stood still for {silent_s:.0f} s, frozen "
+            "or held by code that does not let go; it is killed\n"
+        )
+        if os.getppid() != order["pid"]:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._worker is not None:
+                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+            else:
+                os.kill(order["pid"], signal.SIGKILL)
+
+
 def main() -> NoReturn:
     """Stamp until the pipe on standard input ends, then hand the rows back. Only `Pulse` starts this."""
     for unwanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(unwanted, signal.SIG_IGN)  # it ends when its worker ends, not before
-    order = sys.stdin.buffer.readline()
-    if not order.endswith(b"\n"):
+    listener = _Listener()
+    order = listener.order()
+    if order is None:
         os._exit(0)
-    stamper = _Stamper(json.loads(order))
+    stamper = _Stamper(order)
     threading.Thread(target=stamper.run, daemon=True).start()
-    said = sys.stdin.buffer.read()
+    clean = listener.listen(stamper.heard, order)
     signal.alarm(END_WITHIN_S)  # its default action: whatever hangs, this process ends
     if stamper.registered:  # else the token was never given out
-        stamper.leave(clean=said == _BYE)
+        stamper.leave(clean=clean)
     os._exit(0)
 
 

@@ -45,7 +45,13 @@ class Worker:
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
         self.pulse = Pulses(settings.dsn, str(role), self._ttl)
-        self.pool = Pool(settings.dsn, f"fencepost-{role}", settings.pool_size, trusted_s=TRUSTED_S)
+        self.pool = Pool(
+            settings.dsn,
+            f"fencepost-{role}",
+            settings.pool_size,
+            trusted_s=TRUSTED_S,
+            transaction_s=settings.transaction_s,
+        )
         self._doorbell = Doorbell(settings.redis_url)
         self.leases = RedisLeases(settings.redis_url)
         self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)

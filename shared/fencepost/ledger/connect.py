@@ -12,19 +12,25 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from fencepost.errors import NotFound, Unreachable, UsageError
+from fencepost.ledger.session import Session
 from fencepost.settings import redact
 
 # A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its
 # locks.
 IDLE_IN_TRANSACTION_S = 2
 LOCK_S = 1
-TRANSACTION_S = 10
+TRANSACTION_S = 10.0
+SILENCE = 1.2  # transactions; whoever has said nothing after so long is not there any more
+CHECK_S = 2.0  # a session that does not answer to nothing within this is replaced
 
-_OPTIONS = (
-    f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c lock_timeout={LOCK_S}s "
-    f"-c transaction_timeout={TRANSACTION_S}s -c timezone=UTC "
-    "-c default_transaction_isolation=read\\ committed"
-)
+
+def _options(transaction_s: float) -> str:
+    return (
+        f"-c idle_in_transaction_session_timeout={IDLE_IN_TRANSACTION_S}s -c lock_timeout={LOCK_S}s "
+        f"-c transaction_timeout={transaction_s * 1000:.0f}ms -c timezone=UTC "
+        "-c default_transaction_isolation=read\\ committed"
+    )
+
 
 # A pool's statements find a few rows by key among any number, over and over. They are planned once, for index
 # lookups: a plan made while the tables were small and kept for good would read all of them ever after.
@@ -44,8 +50,12 @@ Pipeline = psycopg.Pipeline
 def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
     """One session with the ledger's timeouts. Raises `Unreachable`, or `UsageError` (the DSN, the login)."""
     try:
-        return psycopg.connect(
-            dsn, application_name=name, options=_OPTIONS, connect_timeout=5, autocommit=autocommit
+        return Session.connect(
+            dsn,
+            application_name=name,
+            options=_options(TRANSACTION_S),
+            connect_timeout=5,
+            autocommit=autocommit,
         )
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
@@ -60,13 +70,19 @@ class Pool:
 
     A session is tried at checkout and replaced if it is dead, unless it was used less than `trusted_s` ago:
     whoever asks again anyway need not pay a round trip each time. A statement is never re-run by the pool.
+    Postgres ends a transaction after `transaction_s` seconds; a session that answers nothing for a fifth
+    longer is given up, and its error is `Unreachable` too.
     """
 
-    def __init__(self, dsn: str, name: str, size: int, *, trusted_s: float = 0.0) -> None:
+    def __init__(
+        self, dsn: str, name: str, size: int, *, trusted_s: float = 0.0, transaction_s: float = TRANSACTION_S
+    ) -> None:
         self._dsn = dsn
         self._trusted_s = trusted_s
-        self._pool: ConnectionPool[Connection] = ConnectionPool(
+        self._answer_s = transaction_s * SILENCE
+        self._pool: ConnectionPool[Session] = ConnectionPool(
             dsn,
+            connection_class=Session,
             min_size=1,
             max_size=size,
             timeout=5,
@@ -74,7 +90,7 @@ class Pool:
             check=self._check,
             kwargs={
                 "application_name": name,
-                "options": _OPTIONS + _BY_KEY,
+                "options": _options(transaction_s) + _BY_KEY,
                 "connect_timeout": 5,
                 "prepare_threshold": 0,
             },
@@ -82,9 +98,11 @@ class Pool:
         self._opened = False
         self._used: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()
 
-    def _check(self, connection: Connection) -> None:
+    def _check(self, connection: Session) -> None:
         if time.monotonic() - self._used.get(connection, -self._trusted_s) >= self._trusted_s:
+            connection.answer_s = min(CHECK_S, self._answer_s)
             ConnectionPool.check_connection(connection)
+        connection.answer_s = self._answer_s
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
