@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "check": "fencepost_ops.check:check",
     "tools": "fencepost_ops.commands.tools:tools",
     "migrate": "fencepost_ops.commands.migrate:migrate",
+    "logins": "fencepost_ops.commands.logins:logins",
 }
 """Every command and where it lives; a module is imported when its command is asked for."""
 

@@ -8,10 +8,8 @@ import psycopg
 from psycopg import sql
 
 from fencepost.ledger.migrate import upgrade
-from fencepost.ledger.roles import GROUPS
+from fencepost_ops.logins import ROLES, Login, give_logins
 from fencepost_ops.postgres import LocalPostgres
-
-ROLES = tuple(group.removeprefix("fencepost_") for group in GROUPS)
 
 
 @dataclass(frozen=True)
@@ -43,14 +41,7 @@ def make_logins(server: LocalPostgres, dbname: str) -> dict[str, str]:
     """A login per role, named after it; its password changes every time, so that no old process can come
     back.
     """
-    made = {}
+    logins = [Login(role, f"fencepost_{role}_login", secrets.token_urlsafe(24)) for role in ROLES]
     with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
-        for role, group in zip(ROLES, GROUPS, strict=True):
-            login, password = f"{group}_login", secrets.token_urlsafe(24)
-            exists = connection.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [login]).fetchone()
-            verb = sql.SQL("ALTER" if exists else "CREATE")
-            statement = sql.SQL("{} ROLE {} LOGIN PASSWORD {}").format(verb, sql.Identifier(login), password)
-            connection.execute(statement)
-            connection.execute(sql.SQL("GRANT {} TO {}").format(sql.Identifier(group), sql.Identifier(login)))
-            made[role] = server.dsn(login, password, dbname)
-    return made
+        give_logins(connection, logins)
+    return {login.role: server.dsn(login.name, login.password, dbname) for login in logins}
