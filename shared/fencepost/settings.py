@@ -64,6 +64,9 @@ class Settings(BaseSettings):
         2, ge=0, le=DAY_S, description="seconds after a planner attempt before a takeover"
     )
     takeover_limit: int = Field(5, ge=1, description="takeovers in a row before a subject is given up")
+    sweep_s: float = Field(
+        60, gt=0, le=DAY_S, description="seconds between looks for outbox rows that went missing"
+    )
     deaf_s: float = Field(
         30, ge=0, le=DAY_S, description="seconds a worker may leave a waiting queue untouched; 0: for ever"
     )
@@ -76,6 +79,7 @@ class Settings(BaseSettings):
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")
+    fault_follow: str = Field("", description="file that arms faults whenever it changes, for drills")
     hostile: bool = Field(default=False, description="late acks and a short visibility timeout, for tests")
 
     @field_validator("redis_url")

@@ -52,7 +52,9 @@ class Process:
             if queue not in self._steps:
                 self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
                 if queue is Queue.RECONCILER:
-                    self._sweeper = Sweeper(self._worker.pool, self._worker.ledger)
+                    self._sweeper = Sweeper(
+                        self._worker.pool, self._worker.ledger, self._worker.settings.sweep_s
+                    )
             return self._steps[queue]
 
     def handle(self, queue: Queue, items: list[list[Any]]) -> None:
