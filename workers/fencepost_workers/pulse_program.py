@@ -1,0 +1,266 @@
+"""
+The program beside a worker: it stamps while the pipe on its standard input is open, hears the worker's ticks
+in it, and hands the worker's rows back when it ends. `pulse.py` says what that is worth.
+
+It imports nothing of Fencepost, so that it starts at once and stays small.
+"""
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from typing import Any, Final, NoReturn
+
+import psycopg
+
+LOOK_S: Final = 1.0  # how long the pulse listens before it counts a silence; the worker ticks as often
+LATE_S: Final = 2.0  # a look that took longer was kept from looking itself: it counts for nothing
+ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
+END_WITHIN_S: Final = 3  # whole seconds: alarm() takes no less
+BYE: Final = b"bye"
+STAMPED: Final = b"\nstamped"
+
+_REGISTER: Final = """
+INSERT INTO fencepost.workers (token, role, host, pid, started_at, last_seen)
+VALUES (%(token)s, %(role)s, %(host)s, %(pid)s, fencepost.now(), fencepost.now())
+ON CONFLICT (token) DO NOTHING
+"""
+_STAMP: Final = """
+UPDATE fencepost.workers SET last_seen = fencepost.now(),
+    progress_at = fencepost.now() - make_interval(secs => %(progress_age)s::float8),
+    busy = %(busy)s, slots = %(slots)s, draining = %(draining)s
+WHERE token = %(token)s AND ended_at IS NULL
+"""
+_END: Final = """
+UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = %(token)s AND ended_at IS NULL
+"""
+# SKIP LOCKED: never waits for, nor deadlocks with, a change in progress; a later look finds the rest.
+_MAKE_DUE: Final = """
+WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
+held AS MATERIALIZED (
+    SELECT tenant, subject FROM fencepost.outbox
+    WHERE worker = %(token)s AND due_at > (SELECT now FROM clock)
+    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE fencepost.outbox AS o SET due_at = clock.now, publish_at = least(o.publish_at, clock.now)
+FROM held, clock WHERE o.tenant = held.tenant AND o.subject = held.subject
+"""
+
+
+def _clock() -> float:
+    """Seconds, those of a suspended machine included, where the system counts them."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def unheard(looks: int, *, ticked: bool, took_s: float) -> int:
+    """
+    After one more look that took so long: how many in a row have heard no tick. A look that took too long
+    says nothing of the worker, and counting begins anew.
+    """
+    return 0 if ticked or took_s > LATE_S else looks + 1
+
+
+class _Heard:
+    """What the worker said of itself. Written by the listener, read by the stamper."""
+
+    def __init__(self) -> None:
+        self.ticked = False
+        self.changed = threading.Event()
+        """Set when the worker has begun to drain: that is stamped at once."""
+        self._progressed: float | None = None
+        self._said: dict[str, Any] = {"busy": None, "slots": None, "draining": False}
+
+    def take(self, line: bytes) -> None:
+        """One tick."""
+        said = json.loads(line)
+        if said.pop("progress"):
+            self._progressed = _clock()
+        before, self._said, self.ticked = self._said, said, True
+        if before["draining"] != said["draining"]:
+            self.changed.set()
+
+    def columns(self) -> dict[str, Any]:
+        """What the next stamp says besides "it exists"."""
+        at = self._progressed
+        return {**self._said, "progress_age": None if at is None else max(0.0, _clock() - at)}
+
+
+class _Stamper:
+    """
+    What runs in the process. Stamping has a thread of its own, so that a silent Postgres cannot hide the end
+    of file.
+    """
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self.order = order
+        self.heard = _Heard()
+        self.registered = False
+        self.failing = False
+        self.leaving = False
+
+    def run(self) -> NoReturn:
+        while True:
+            try:
+                with _session(self.order["dsn"]) as session:
+                    self._register(session)
+                    while self._stamp(session) or self.leaving:
+                        self.failing = False
+                        self.heard.changed.wait(self.order["ttl_s"] / 3)
+                # Our row is gone, or somebody else ended it: the worker must come back under a new token.
+                os._exit(1)
+            except psycopg.Error as error:
+                self._complain(error)
+                time.sleep(min(1.0, self.order["ttl_s"] / 10))
+
+    def _stamp(self, session: psycopg.Connection[Any]) -> int:
+        self.heard.changed.clear()
+        return session.execute(_STAMP, self.order | self.heard.columns()).rowcount
+
+    def _register(self, session: psycopg.Connection[Any]) -> None:
+        if not self.registered:
+            session.execute(_REGISTER, self.order)
+            self.registered = True
+            _say(STAMPED)
+
+    def _complain(self, error: psycopg.Error) -> None:
+        reason = " ".join(str(error).split())
+        if not self.registered:
+            _say(b"\n" + reason.encode())
+            if not isinstance(error, psycopg.OperationalError):
+                os._exit(1)  # missing tables or rights do not mend themselves
+        elif not self.failing:
+            self.failing = True
+            sys.stderr.write(f"pulse {self.order['token'][:8]}: cannot stamp: {reason}\n")
+
+    def leave(self, *, clean: bool) -> None:
+        """Mark the end and make the rows due. A killed worker's last commit may be under way: look thrice."""
+        self.leaving = True
+        for pause in (0.0,) if clean else (0.0, 0.2, 0.8):
+            time.sleep(pause)
+            self._hand_back()
+
+    def _hand_back(self) -> None:
+        while True:
+            try:
+                with _session(self.order["dsn"]) as session:
+                    # First the end, from which claims are refused, then what was claimed before it.
+                    session.execute(_END, self.order)
+                    session.execute(_MAKE_DUE, self.order)
+                    return
+            except psycopg.Error:
+                time.sleep(0.1)  # until the alarm ends it
+
+
+class _Session(psycopg.Connection[Any]):
+    """A silent Postgres is given up (`fencepost.ledger.session` says why; it would import too much)."""
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        try:
+            return super().wait(gen, interval, ANSWER_WITHIN_S if timeout is None else timeout)
+        except psycopg.OperationalError as error:
+            if error.sqlstate is None:
+                self.pgconn.finish()
+            raise
+
+
+def _session(dsn: str) -> psycopg.Connection[Any]:
+    return _Session.connect(
+        dsn,
+        autocommit=True,
+        connect_timeout=2,
+        tcp_user_timeout=3000,
+        application_name="fencepost pulse",
+        options="-c statement_timeout=2s -c lock_timeout=1s -c idle_in_transaction_session_timeout=2s",
+    )
+
+
+def _say(text: bytes) -> None:
+    with contextlib.suppress(BrokenPipeError):  # the worker has ended; the end of file says so too
+        os.write(1, text)
+
+
+class _Listener:
+    """The ear: hears the worker's ticks and its end, and kills it when it has stood still for too long."""
+
+    def __init__(self) -> None:
+        self._text = b""
+        self._worker: int | None = None  # a descriptor of that very process, where the system has such
+
+    def order(self) -> dict[str, Any] | None:
+        """The worker's first line; None if it ended before it had said it."""
+        while b"\n" not in self._text:
+            if not (chunk := os.read(0, 65536)):
+                return None
+            self._text += chunk
+        line, _, self._text = self._text.partition(b"\n")
+        order: dict[str, Any] = json.loads(line)
+        if order["stall_s"] > 0 and hasattr(os, "pidfd_open"):
+            with contextlib.suppress(OSError):
+                self._worker = os.pidfd_open(os.getppid())
+        return order
+
+    def listen(self, heard: _Heard, order: dict[str, Any]) -> bool:
+        """Until the worker ends; whether it said goodbye."""
+        looks, stall_s = 0, order["stall_s"]
+        with selectors.DefaultSelector() as ready:
+            ready.register(0, selectors.EVENT_READ)
+            while True:
+                began = _clock()
+                spoke = bool(ready.select(LOOK_S))
+                if spoke and not self._hear(heard):
+                    return self._text == BYE
+                if not heard.ticked or stall_s <= 0:
+                    continue
+                looks = unheard(looks, ticked=spoke, took_s=_clock() - began)
+                if looks * LOOK_S >= stall_s:
+                    self._kill(order, looks * LOOK_S)
+                    looks = 0
+
+    def _hear(self, heard: _Heard) -> bool:
+        chunk = os.read(0, 65536)
+        *lines, self._text = (self._text + chunk).split(b"\n")
+        for line in lines:
+            heard.take(line)
+        return bool(chunk)
+
+    def _kill(self, order: dict[str, Any], silent_s: float) -> None:
+        """Our parent and nobody else: whoever got its number after it is left alone."""
+        init = (
+            " (which the first process of a container survives: give it an init)" if order["pid"] == 1 else ""
+        )
+        sys.stderr.write(
+            f"pulse {order['token'][:8]}: worker {order['pid']} has stood still for {silent_s:.0f} s, frozen "
+            f"or held by code that does not let go; it is killed{init}\n"
+        )
+        if os.getppid() != order["pid"]:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            if self._worker is not None:
+                signal.pidfd_send_signal(self._worker, signal.SIGKILL)
+            else:
+                os.kill(order["pid"], signal.SIGKILL)
+
+
+def main() -> NoReturn:
+    """Stamp until the pipe on standard input ends, then hand the rows back. Only `Pulse` starts it."""
+    for unwanted in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(unwanted, signal.SIG_IGN)  # it ends when its worker ends, not before
+    listener = _Listener()
+    order = listener.order()
+    if order is None:
+        os._exit(0)
+    stamper = _Stamper(order)
+    threading.Thread(target=stamper.run, daemon=True).start()
+    clean = listener.listen(stamper.heard, order)
+    signal.alarm(END_WITHIN_S)  # its default action: whatever hangs, this process ends
+    if stamper.registered:  # else the token was never given out
+        stamper.leave(clean=clean)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
