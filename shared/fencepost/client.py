@@ -1,7 +1,10 @@
 """The producer's and the operator's way in from Python: enqueue runs, look at them, wait, cancel, repair.
 
 Sending is idempotent by run key: the same request again returns the run that is there, another request under
-the same key is a `Conflict`. So whatever interrupts a producer, sending the same again is safe.
+the same key is a `Conflict`. So whatever interrupts a producer, sending the same again is safe. What counts
+as the same is judged by the ledger, for every producer alike, by values and not their spelling (1 is 1.0, the
+order of keys is none). It takes any planner's name: a run waits for a worker that knows it, until its
+deadline.
 """
 
 from __future__ import annotations
@@ -99,6 +102,7 @@ class Client:
         """Have a run carried out; returned means committed.
 
         UsageError for a request that cannot be, `Conflict` where the run key belongs to another request.
+        `Unreachable` says that nothing is known: the run may be there, and the same call again is safe.
         """
         request = RunRequest(
             planner=planner,
@@ -277,12 +281,10 @@ class Client:
                     fault("enqueue.before_commit")
                 fault("enqueue.after_commit")
                 return outcomes
-            except psycopg.Error as error:
-                if error.sqlstate not in _TRY_AGAIN_STATES or not left:
-                    raise _explained(error, self._dsn) from error
+            except (psycopg.Error, Unreachable) as error:
+                if isinstance(error, Unreachable) or error.sqlstate not in _TRY_AGAIN_STATES or not left:
+                    raise _safe_again(_explained(error, self._dsn)) from error
                 time.sleep(_TRY_AGAIN_AFTER_S * random.random())
-            except Unreachable as error:
-                raise Unreachable(f"{error}; sending the same again is safe") from error
         raise AssertionError
 
 
@@ -298,7 +300,7 @@ def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueu
         if error.sqlstate != _CONFLICT:
             raise
         if len(batch) == 1:
-            return [_conflict(batch[0])]
+            return [_conflict(batch[0], error)]
         half = len(batch) // 2
         return _halving(connection, batch[:half]) + _halving(connection, batch[half:])
     return [Enqueued(run, created) for run, created in rows]
@@ -310,11 +312,19 @@ def _columns(batch: Sequence[RunRequest]) -> tuple[list[Any], ...]:
     return (*columns, [str(request.on_stop) for request in batch], [uuid7() for _ in batch])
 
 
-def _conflict(request: RunRequest) -> Conflict:
+def _conflict(request: RunRequest, error: psycopg.Error) -> Conflict:
+    holder = error.diag.constraint_name
     return Conflict(
         f"run key {sanitize(request.run_key, 200)} of tenant {sanitize(request.tenant, 100)} is taken by "
-        "another request (input, planner, version, principal, deadline, budget and on_stop count): "
-        "use another run key, or send what was sent first"
+        f"another request, that of run {holder} (input, planner, version, principal, deadline, budget and "
+        "on_stop count): use another run key, or send what was sent first",
+        UUID(holder) if holder else None,
+    )
+
+
+def _safe_again(error: Exception) -> Exception:
+    return (
+        Unreachable(f"{error}; sending the same again is safe") if isinstance(error, Unreachable) else error
     )
 
 
@@ -331,8 +341,10 @@ def _batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
         yield batch
 
 
-def _explained(error: psycopg.Error, dsn: str) -> Exception:
+def _explained(error: psycopg.Error | Unreachable, dsn: str) -> Exception:
     """A refusal of the ledger's own as the error it stands for; otherwise what `translate` makes of it."""
+    if isinstance(error, Unreachable):
+        return error
     if error.sqlstate == _REFUSED:
         return UsageError(error.diag.message_primary or str(error))
     if error.sqlstate in _TRY_AGAIN_STATES:

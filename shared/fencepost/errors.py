@@ -6,6 +6,7 @@ and `exit_code` is what the command line ends with.
 
 from datetime import timedelta
 from typing import ClassVar
+from uuid import UUID
 
 
 class FencepostError(Exception):
@@ -32,7 +33,11 @@ class ScriptError(UsageError):
 
 
 class Conflict(FencepostError):
-    """The run key was already used for another request."""
+    """The run key was already used for another request: that of the run `held_by`."""
+
+    def __init__(self, message: str | None = None, held_by: UUID | None = None) -> None:
+        super().__init__(message)
+        self.held_by = held_by
 
 
 class Unreachable(FencepostError):

@@ -2,13 +2,15 @@
 
 The input is any JSON value: it is stored as it is and handed to the planner. It is not hashed, so numbers may
 have a point; but what could not be stored or read back the same (NaN, NUL, half characters) is refused, with
-the place where it stands.
+the place where it stands. A Decimal is a number of exactly its digits.
+
+Any planner may be named, whoever asks: a run waits for a worker that knows its planner, until its deadline.
 """
 
 import json
 from dataclasses import dataclass, field
 from datetime import timedelta
-from math import isfinite
+from decimal import Decimal
 from typing import Any, Final
 
 from fencepost.budgets import Budget
@@ -18,10 +20,13 @@ from fencepost.tools import OnStop
 
 MAX_INPUT_BYTES: Final = 1024 * 1024
 MAX_INPUT_DEPTH: Final = 64
+MAX_DIGITS: Final = 400
+"""Of one number, written without an exponent."""
 MAX_DEADLINE: Final = timedelta(days=3650)
 _LONGEST: Final = {"run_key": 200, "tenant": 100, "principal": 200, "planner": 200}
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN: Final = 80
+_MAX_BITS: Final = (10**MAX_DIGITS).bit_length()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +59,13 @@ class RunRequest:
             raise UsageError(f"on_stop is {' or '.join(OnStop)}, not {_shown(self.on_stop)}")
         object.__setattr__(self, "input_text", input_text(self.input))
 
+    def means(self) -> tuple[object, ...]:
+        """Equal for two requests exactly where the ledger takes them for the same; it has the last word."""
+        value = json.loads(self.input_text, parse_int=_value, parse_float=_value)
+        budget = self.budget or Budget()
+        named = (self.tenant, self.run_key, self.planner, self.version, self.principal)
+        return (*named, self.deadline, budget, self.on_stop, value)
+
     @property
     def budget_text(self) -> str:
         """The budget as the ledger stores it; an empty object stands for the defaults."""
@@ -62,13 +74,13 @@ class RunRequest:
 
 def input_text(value: object) -> str:
     """The JSON text of a run's input. UsageError says what is wrong with it, and where."""
-    _admit(value, "input", MAX_INPUT_DEPTH)
+    surplus = _admit(value, "input", MAX_INPUT_DEPTH)
+    # The spacing is PostgreSQL's own, so that the size below is the size the ledger judges.
     try:
-        # The spacing is PostgreSQL's own, so that the size below is the size the ledger judges.
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, check_circular=False)
-    except ValueError:  # the interpreter's own limit on the digits of one integer
-        raise UsageError("input: an integer has thousands of digits") from None
-    if (size := len(text.encode())) > MAX_INPUT_BYTES:
+    except TypeError:  # there are Decimals, which the encoder does not know
+        text = _written(value)
+    if (size := len(text.encode()) + surplus) > MAX_INPUT_BYTES:
         raise UsageError(
             f"the input is {size} bytes of JSON, at most {MAX_INPUT_BYTES} are taken; "
             "keep the rest elsewhere and pass a reference"
@@ -76,27 +88,60 @@ def input_text(value: object) -> str:
     return text
 
 
-def _admit(value: object, path: str, depth: int) -> None:
-    if value is None or isinstance(value, bool | int):
-        return
+def _written(value: Any) -> str:
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        pairs = (f"{json.dumps(key, ensure_ascii=False)}: {_written(item)}" for key, item in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_written(item) for item in value) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _value(digits: str) -> tuple[Decimal]:
+    return (Decimal(digits),)  # in a tuple, because 1 == True
+
+
+def _admit(value: object, path: str, depth: int) -> int:
+    """How many characters longer the ledger writes it, which knows no exponents. UsageError: not admitted."""
+    if value is None or isinstance(value, bool):
+        return 0
     if isinstance(value, str):
         _check_text(path, value)
-    elif isinstance(value, float):
-        if not isfinite(value):
-            raise UsageError(f"{path} is {value}, which is not JSON")
+    elif isinstance(value, int | float | Decimal):
+        return _check_number(path, value)
     elif depth <= 0:
         raise UsageError(f"{path} is nested deeper than {MAX_INPUT_DEPTH} levels")
     elif isinstance(value, dict):
+        surplus = 0
         for key, item in value.items():
             if not isinstance(key, str):
                 raise UsageError(f"{path} has a key that is no text: {_shown(key)}")
             _check_text(f"a key of {path}", key)
-            _admit(item, f"{path}.{sanitize(key, _SHOWN)}", depth - 1)
+            surplus += _admit(item, f"{path}.{sanitize(key, _SHOWN)}", depth - 1)
+        return surplus
     elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _admit(item, f"{path}[{index}]", depth - 1)
+        return sum(_admit(item, f"{path}[{index}]", depth - 1) for index, item in enumerate(value))
     else:
         raise UsageError(f"{path} is a {type(value).__qualname__}, which is not JSON")
+    return 0
+
+
+def _check_number(path: str, value: float | Decimal) -> int:
+    if isinstance(value, int):
+        if value.bit_length() > _MAX_BITS or len(str(abs(value))) > MAX_DIGITS:
+            raise UsageError(f"{path} is a number of more than {MAX_DIGITS} digits; pass it as text")
+        return 0
+    text = float.__repr__(value) if isinstance(value, float) else str(value)
+    exact = Decimal(text)
+    if not exact.is_finite():
+        raise UsageError(f"{path} is {text}, which is not JSON")
+    _, digits, exponent = exact.as_tuple()
+    assert isinstance(exponent, int)  # a letter only for what is not finite
+    if max(len(digits) + exponent, 1) + max(-exponent, 0) > MAX_DIGITS:
+        raise UsageError(f"{path} is a number of more than {MAX_DIGITS} digits; pass it as text")
+    return max(0, len(f"{exact:f}") - len(text))
 
 
 def _check_name(name: str, value: object, longest: int) -> None:

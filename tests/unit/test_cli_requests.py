@@ -30,6 +30,14 @@ def problems(text: str | bytes, **changes: Any) -> list[tuple[int, str]]:
     return [(problem.line, problem.message) for problem in caught.value.problems]
 
 
+def problems_or_none(text: str) -> list[tuple[int, str]]:
+    try:
+        read(text)
+    except BadFile as bad:
+        return [(problem.line, problem.message) for problem in bad.problems]
+    return []
+
+
 def lines(*items: Any) -> str:
     return "\n".join(item if isinstance(item, str) else json.dumps(item) for item in items)
 
@@ -116,7 +124,7 @@ def test_every_bad_line_is_told_and_the_good_ones_are_not_used() -> None:
         "budget: unknown turn; known are",
         "on_stop is compensate or leave, not 'explode'",
         "no input: a run has an input",
-        "input is inf, which is not JSON",
+        "input is a number of more than 400 digits; pass it as text",
         "run key o-1 was used on line 1 for another request",
     ]
     for (_, message), beginning in zip(told, expected, strict=True):
@@ -144,7 +152,12 @@ def test_missing_names_say_how_to_give_them() -> None:
     [
         ('[\n{"run_key": "o-1", "input": {}},\n{"run_key"}\n]', 3, "not JSON: expecting ':' delimiter"),
         ('[\n{"run_key": "o-1", "input": {}}\n{"a": 1}]', 3, "not JSON: expected , or ]"),
-        ('[\n{"run_key": "o-1", "input": {}}\n', 3, "not JSON: expected , or ]"),
+        ('[\n{"run_key": "o-1", "input": {}}\n', 2, "not JSON: expected , or ]"),
+        ('{"run_key": "o-1", "input": {}\n', 1, "not JSON: expecting ',' delimiter at column 31"),
+        ('{"run_key": "o-1", "input":\n\n', 1, "not JSON: expecting value at column 28"),
+        ('\n{"run_key": "o-1"', 2, "not JSON: expecting ',' delimiter"),
+        ('{"run_key": "o-1"} x\n', 1, "not JSON: extra data at column 20"),
+        ('{"run_key": "o-1", "input": {}}\n{"run_key"\n', 2, "not JSON: expecting ':' delimiter"),
         ("[]\n\n{}", 1, "not JSON: there is more after the array"),
         ('[{"run_key": "o-1", "input": {}},\n]', 2, "not JSON: a run is missing after the last comma"),
         ('[\n\n{"run_key": "o-1", "input": {}}, \n\n7]', 5, "a run is a JSON object, not a number"),
@@ -178,6 +191,29 @@ def test_a_planner_the_application_lacks_is_a_bad_line() -> None:
         raise NotFound(f"there is no planner {planner}")
 
     assert problems(lines(GOOD), version_of=version_of) == [(1, "there is no planner fulfil")]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ('{"a": 1, "b": 2}', '{"b": 2.0, "a": 1e0}', True),
+        ("1e23", "1" + "0" * 23, True),
+        ("0.1000000000000000055", "0.1", False),
+        ("0.1000000000000000055", "0.10000000000000000550", True),
+        ("1", "true", False),
+        ('"\\u00e9"', '"é"', True),
+        ("18446744073709551616", "18446744073709551617", False),
+    ],
+)
+def test_a_key_used_twice_is_the_same_run_by_its_values(one: str, other: str, same: bool) -> None:
+    told = problems_or_none(f'{{"run_key": "o-1", "input": {one}}}\n{{"run_key": "o-1", "input": {other}}}')
+    said = "run key o-1 was used on line 1 for another request"
+    assert told == ([] if same else [(2, said)])
+
+
+def test_the_usual_budget_named_is_no_other_request() -> None:
+    assert len(read(lines(GOOD, {**GOOD, "budget": {"turns": 16}}, {**GOOD, "budget": {}}))) == 3
+    assert problems(lines(GOOD, {**GOOD, "budget": {"turns": 17}}))[0][0] == 2
 
 
 def test_the_same_run_twice_is_sent_twice() -> None:

@@ -1,6 +1,7 @@
 """A request for a run is checked before anything is sent."""
 
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -58,7 +59,13 @@ def test_what_the_ledger_would_refuse_is_one_sentence(changes: dict[str, Any], c
         ({"a": "x\0"}, "input.a holds a NUL"),
         ({"x\0": 1}, "a key of input holds a NUL"),
         (["\udc00"], "input[0] holds half a character"),
-        ([10**5000], "input: an integer has thousands of digits"),
+        ([10**5000], "input[0] is a number of more than 400 digits; pass it as text"),
+        ([-(10**400)], "input[0] is a number of more than 400 digits"),
+        ([Decimal("1e400")], "input[0] is a number of more than 400 digits"),
+        ([Decimal("1e-400")], "input[0] is a number of more than 400 digits"),
+        ([Decimal("1e999999")], "input[0] is a number of more than 400 digits"),
+        ([Decimal("NaN")], "input[0] is NaN, which is not JSON"),
+        ([1e300] * 4000, "the input is 1212000 bytes of JSON"),
         (
             "x" * MAX_INPUT_BYTES,
             f"the input is {MAX_INPUT_BYTES + 2} bytes of JSON, at most {MAX_INPUT_BYTES}",
@@ -84,6 +91,12 @@ def test_any_other_json_is_taken_as_it_is() -> None:
         '{"total": 1.5, "big": 18446744073709551616, "names": ["é", null, true],'
         ' "nested": {"empty": {}}, "pair": [1, 2]}'
     )
+
+
+def test_a_decimal_is_a_number_of_exactly_its_digits() -> None:
+    value = {"é": [Decimal("0.1000000000000000055"), Decimal("1E+399"), 10**400 - 1, True, "x"], "e": {}}
+    exact = "9" * 400
+    assert input_text(value) == f'{{"é": [0.1000000000000000055, 1E+399, {exact}, true, "x"], "e": {{}}}}'
 
 
 def test_no_budget_and_an_empty_one_are_sent_as_they_are() -> None:

@@ -84,6 +84,9 @@ def enqueue(
     "input": …} and may have planner, version, tenant, principal, deadline ("5m"), budget and on_stop. The
     whole file is checked before anything is sent. The same runs again are the same runs; another request
     under a run key that is taken is a conflict, which costs the others nothing (exit code 1).
+
+    The ledger takes any planner's name, and a run waits for a worker that knows it. Where the application is
+    named (--app), one that it does not have is refused here.
     """
     planner, source = _arguments(planner, file, named)
     app = session.app()
@@ -181,6 +184,7 @@ def _report(requests: Sequence[RunRequest], outcomes: Sequence[Enqueued | Confli
                 "tenant": request.tenant,
                 "outcome": kind,
                 "run_id": outcome.run_id if isinstance(outcome, Enqueued) else None,
+                "held_by": outcome.held_by if isinstance(outcome, Conflict) else None,
             }
             for request, outcome, kind in told
         ]

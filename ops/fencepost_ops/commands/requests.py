@@ -6,7 +6,6 @@ NaN and unknown fields are refused: each would be a request other than the one i
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from fencepost.budgets import Budget
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 from fencepost.runrequest import RunRequest
+from fencepost.strictjson import DECODER, BadJson, explained, parse
 from fencepost.tools import OnStop
 from fencepost_ops.commands.durations import parse_duration
 
@@ -65,14 +65,6 @@ class BadFile(UsageError):
         self.problems = problems
 
 
-class _Bad(Exception):
-    """What is wrong here, and at which offset if that is known."""
-
-    def __init__(self, message: str, offset: int = 0) -> None:
-        super().__init__(message)
-        self.offset = offset
-
-
 def read_requests(data: bytes, name: str, defaults: Defaults) -> list[RunRequest]:
     """The runs `data` asks for, in order. `BadFile` if any of them cannot be; it calls the file `name`."""
     problems: list[Problem] = []
@@ -80,16 +72,16 @@ def read_requests(data: bytes, name: str, defaults: Defaults) -> list[RunRequest
     seen: dict[tuple[str, str], tuple[int, RunRequest]] = {}
     for line, value in _values(data):
         try:
-            if isinstance(value, _Bad):
+            if isinstance(value, BadJson):
                 raise value
             request = _request(value, defaults)
             first, same = seen.setdefault((request.tenant, request.run_key), (line, request))
-            if same != request:
-                raise _Bad(
+            if same is not request and same.means() != request.means():
+                raise BadJson(
                     f"run key {sanitize(request.run_key, 80)} was used on line {first} for another request"
                 )
             requests.append(request)
-        except (_Bad, UsageError) as error:
+        except (BadJson, UsageError) as error:
             problems.append(Problem(line, str(error)))
     if problems:
         raise BadFile(name, problems)
@@ -102,17 +94,23 @@ def read_requests(data: bytes, name: str, defaults: Defaults) -> list[RunRequest
 
 
 def _values(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Each value with the number of its first line; `_Bad` in place of one that cannot be read."""
+    """Each value with the number of its first line; `BadJson` in place of one that cannot be read."""
     try:
-        text = data.decode("utf-8-sig")
+        text = _trimmed(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        yield data.count(b"\n", 0, error.start) + 1, _Bad("is not UTF-8")
+        yield data.count(b"\n", 0, error.start) + 1, BadJson("is not UTF-8")
         return
     start = _skip(text, 0)
     if text.startswith("[", start):
         yield from _array(text, start + 1)
     elif text[start:]:
         yield from _objects(text)
+
+
+def _trimmed(text: str) -> str:
+    """Without blank lines at the end: what is missing there is missing in the last line that is none."""
+    end = text.find("\n", len(text.rstrip()))
+    return text if end < 0 else text[:end]
 
 
 def _objects(text: str) -> Iterator[tuple[int, Any]]:
@@ -124,7 +122,7 @@ def _objects(text: str) -> Iterator[tuple[int, Any]]:
             yield number, _value(line)
         return
     value = _value(text)
-    at = value.offset if isinstance(value, _Bad) else 0
+    at = value.offset if isinstance(value, BadJson) else 0
     yield (text.count("\n", 0, at) + 1 if at else numbered[0][0]), value
 
 
@@ -137,12 +135,12 @@ def _array(text: str, at: int) -> Iterator[tuple[int, Any]]:
         if text.startswith("]", at):
             if comma or text[at + 1 :].strip():
                 what = "a run is missing after the last comma" if comma else "there is more after the array"
-                yield line, _Bad(f"not JSON: {what}")
+                yield line, BadJson(f"not JSON: {what}")
             return
         try:
-            value, end = _DECODER.raw_decode(text, at)
-        except (json.JSONDecodeError, _Bad, ValueError, RecursionError) as error:
-            bad = _explained(error)
+            value, end = DECODER.raw_decode(text, at)
+        except (ValueError, RecursionError) as error:
+            bad = explained(error)
             yield (line + text.count("\n", counted, bad.offset) if bad.offset > counted else line), bad
             return
         yield line, value
@@ -150,7 +148,7 @@ def _array(text: str, at: int) -> Iterator[tuple[int, Any]]:
         if comma := text.startswith(",", at):
             at += 1
         elif not text.startswith("]", at):
-            yield line + text.count("\n", counted, at), _Bad("not JSON: expected , or ] after this run")
+            yield line + text.count("\n", counted, at), BadJson("not JSON: expected , or ] after this run")
             return
 
 
@@ -161,50 +159,27 @@ def _skip(text: str, at: int) -> int:
 
 def _value(text: str) -> Any:
     try:
-        return _DECODER.decode(text)
-    except (json.JSONDecodeError, _Bad, ValueError, RecursionError) as error:
-        return _explained(error)
-
-
-def _explained(error: Exception) -> _Bad:
-    if isinstance(error, _Bad):
+        return parse(text)
+    except BadJson as error:
         return error
-    if isinstance(error, json.JSONDecodeError):
-        return _Bad(f"not JSON: {error.msg[:1].lower()}{error.msg[1:]} at column {error.colno}", error.pos)
-    if isinstance(error, RecursionError):
-        return _Bad("nested too deep")
-    return _Bad("an integer has thousands of digits")  # the interpreter's own limit
 
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
-        names = [key for key, _ in pairs]
-        twice = next(key for key in names if names.count(key) > 1)
-        raise _Bad(f"the key {sanitize(twice, 80)!r} appears twice in one object")
-    return made
-
-
-def _constant(text: str) -> Any:
-    raise _Bad(f"{text} is not JSON")
-
-
-_DECODER: Final = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_constant)
 
 # -- from values to requests -------------------------------------------------------------------------------
 
 
 def _request(value: Any, defaults: Defaults) -> RunRequest:
     if not isinstance(value, dict):
-        raise _Bad(f"a run is a JSON object, not {_kind(value)}")
+        raise BadJson(f"a run is a JSON object, not {_kind(value)}")
     item = _keyed(value, defaults.key_field) if defaults.key_field is not None else value
     if unknown := sorted(set(item) - FIELDS):
         hint = (
             "" if "input" in item else "; or is it an input? then say which field is the key with --key-field"
         )
-        raise _Bad(f"unknown field {sanitize(unknown[0], 80)!r}; a run has {', '.join(sorted(FIELDS))}{hint}")
+        raise BadJson(
+            f"unknown field {sanitize(unknown[0], 80)!r}; a run has {', '.join(sorted(FIELDS))}{hint}"
+        )
     if "input" not in item:
-        raise _Bad("no input: a run has an input, or --key-field says that each object is one")
+        raise BadJson("no input: a run has an input, or --key-field says that each object is one")
     planner = _needed(item, "planner", defaults.planner)
     return RunRequest(
         planner=planner,
@@ -221,10 +196,10 @@ def _request(value: Any, defaults: Defaults) -> RunRequest:
 
 def _keyed(value: Mapping[str, Any], field: str) -> dict[str, Any]:
     if field not in value:
-        raise _Bad(f"no field {sanitize(field, 80)!r}, which --key-field says is the run key")
+        raise BadJson(f"no field {sanitize(field, 80)!r}, which --key-field says is the run key")
     key = value[field]
     if isinstance(key, bool) or not isinstance(key, str | int):
-        raise _Bad(
+        raise BadJson(
             f"the run key in field {sanitize(field, 80)!r} is {_kind(key)}, not a text or whole number"
         )
     return {"run_key": str(key), "input": value}
@@ -234,7 +209,7 @@ def _needed(item: Mapping[str, Any], field: str, default: str | None) -> Any:
     value = item.get(field, default)
     if value is None:
         how = "give one in the run" + (f", or with --{field}" if field != "run_key" else "")
-        raise _Bad(f"no {field}: {how}")
+        raise BadJson(f"no {field}: {how}")
     return value
 
 
@@ -242,11 +217,11 @@ def _deadline(value: Any, default: timedelta) -> timedelta:
     if value is None:
         return default
     if not isinstance(value, str):
-        raise _Bad(f'deadline is a duration from now, such as "5m", not {_kind(value)}')
+        raise BadJson(f'deadline is a duration from now, such as "5m", not {_kind(value)}')
     try:
         return parse_duration(value)
     except ValueError as error:
-        raise _Bad(f"deadline {error}") from None
+        raise BadJson(f"deadline {error}") from None
 
 
 def _budget(value: Any) -> Budget | None:
@@ -255,7 +230,7 @@ def _budget(value: Any) -> Budget | None:
     try:
         return Budget.from_json(value)
     except ValueError as error:
-        raise _Bad(str(error)) from None
+        raise BadJson(str(error)) from None
 
 
 def _kind(value: object) -> str:
