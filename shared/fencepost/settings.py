@@ -76,6 +76,9 @@ class Settings(BaseSettings):
     drain_s: float = Field(
         30, ge=0, le=DAY_S, description="seconds a stopped worker gives to what is in flight to finish"
     )
+    intake_queue: str = Field("intake", min_length=1, description="queue from which the intake takes runs")
+    intake_tenant: str = Field("", description="tenant of every run the intake takes in")
+    intake_principal: str = Field("", description="principal of every run the intake takes in")
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")

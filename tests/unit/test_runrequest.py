@@ -39,6 +39,7 @@ def request(**changes: Any) -> RunRequest:
         ({"deadline": 300}, "deadline is a timedelta from now, not 300"),
         ({"budget": {"turns": 3}}, "budget is a fencepost.Budget"),
         ({"on_stop": "explode"}, "on_stop is compensate or leave, not 'explode'"),
+        ({"on_stop": []}, "on_stop is compensate or leave, not []"),
     ],
 )
 def test_what_the_ledger_would_refuse_is_one_sentence(changes: dict[str, Any], complaint: str) -> None:

@@ -136,6 +136,8 @@ def _take_no_orders(**_: object) -> None:
 
 
 @signals.worker_init.connect
-def _load(**_: object) -> None:
-    """A worker's own part hears the signals that follow."""
+def _load(sender: Any, **_: object) -> None:
+    """A worker's own part hears the signals that follow. The intake is none."""
+    if sender.app is not app:
+        return
     import_module("fencepost_workers.process")

@@ -1,0 +1,238 @@
+"""What lies in the intake's queue, and the run it asks for. Pure.
+
+Any Celery client may have put it there, or anybody else: an entry is kept as the bytes it is, in an envelope
+of our own making, until it is judged. What it asks for is read from its keyword arguments and nowhere else.
+Whose run it is says the process that takes it in, never the message.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from hashlib import sha256
+from typing import Any, Final
+from uuid import UUID, uuid5
+
+from fencepost.budgets import Budget
+from fencepost.canonical import sanitize
+from fencepost.errors import UsageError
+from fencepost.runrequest import RunRequest
+from fencepost.strictjson import BadJson, parse
+from fencepost.tools import OnStop
+
+TASK: Final = "fencepost.intake"
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Of one message, unpacked: an input of 1 MiB with every letter escaped, and room."""
+_NAMESPACE: Final = UUID("6f1b9a52-7c1d-5e0e-9a44-0d6a3a2f5c11")
+_MARK: Final = "fencepost-entry"
+_REQUIRED: Final = ("run_key", "planner", "input", "deadline_s")
+_FIELDS: Final = (*_REQUIRED, "version", "budget", "on_stop")
+_BOUND: Final = ("tenant", "principal")
+_TIMED: Final = ("eta", "expires")
+_FOLLOWING: Final = ("callbacks", "errbacks", "chain", "chord")
+_SHOWN: Final = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A queue, and whose runs its messages become. UsageError for a name the ledger would not take."""
+
+    queue: str
+    tenant: str
+    principal: str
+
+    def __post_init__(self) -> None:
+        self.request(planner="any", input=None, run_key="any", deadline=timedelta(days=1))
+
+    def request(self, **asked: Any) -> RunRequest:
+        """A request of this tenant and principal; UsageError says what is wrong with it."""
+        return RunRequest(tenant=self.tenant, principal=self.principal, **asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A message, known by its queue, task id and content, and the request it is, or why it is none."""
+
+    id: UUID
+    text: bytes
+    request: RunRequest | None
+    error: str = ""
+
+
+def enveloped(item: bytes, queue: str, tag: str) -> bytes:
+    """The entry as a message that Celery can carry, give back and be given again, whatever it is."""
+    if _is_ours(item):
+        return item
+    made = {
+        "body": base64.b64encode(item).decode(),
+        "content-type": "application/octet-stream",
+        "content-encoding": "binary",
+        "headers": {"task": TASK, _MARK: True},
+        "properties": {
+            "delivery_tag": tag,
+            # No exchange: it is given back to this queue, also where Redis has forgotten all bindings.
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "body_encoding": "base64",
+        },
+    }
+    return json.dumps(made).encode()
+
+
+def _is_ours(item: bytes) -> bool:
+    if _MARK.encode() not in item:
+        return False
+    try:
+        message = json.loads(item)
+        properties = message["properties"]
+        route, tag = properties["delivery_info"], properties["delivery_tag"]
+        return (
+            message["headers"][_MARK] is True
+            and not message["headers"].get("compression")
+            and isinstance(base64.b64decode(message["body"], validate=True), bytes)
+            and properties["body_encoding"] == "base64"
+            and isinstance(tag, str)
+            and route["exchange"] == ""
+            and isinstance(route["routing_key"], str)
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return False
+
+
+def judged(item: bytes, binding: Binding) -> Judged:
+    """What an entry asks for. Never raises for anything an entry may hold."""
+    task_id, text = "", item
+    try:
+        if len(item) > 2 * MAX_BYTES:
+            raise UsageError(_too_long(len(item)))
+        headers, text = _opened(item)
+        task_id, kwargs = _asked(headers, text)
+        request = _request(kwargs, binding)
+    except (UsageError, BadJson) as error:
+        return Judged(_identity(binding.queue, task_id, text), text, None, str(error))
+    return Judged(_identity(binding.queue, task_id, text), text, request)
+
+
+def _identity(queue: str, task_id: str, text: bytes) -> UUID:
+    # With its content: under the task id of one message another may come, and neither is to hide the other.
+    return uuid5(_NAMESPACE, json.dumps([queue, task_id, sha256(text).hexdigest()]))
+
+
+def _too_long(size: int) -> str:
+    return f"the message has {size} bytes, at most {MAX_BYTES} are read"
+
+
+def _opened(item: bytes) -> tuple[Mapping[str, Any], bytes]:
+    """Headers and body of what a Celery client sent. UsageError if it is nothing of the kind."""
+    try:
+        message = parse(item.decode())
+        headers, properties = message["headers"], message["properties"]
+        body, kind = message["body"], message["content-type"]
+        packed = headers.get("compression")
+        encoding = properties.get("body_encoding")
+        raw = base64.b64decode(body, validate=True) if encoding == "base64" else body.encode()
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise UsageError(f"this is no message of a Celery client: send it with send_task({TASK!r})") from None
+    if kind != "application/json":
+        raise UsageError(f"its content is {sanitize(kind, _SHOWN)}, only application/json is read")
+    if packed is not None:
+        raw = _unpacked(raw, packed)
+    if len(raw) > MAX_BYTES:
+        raise UsageError(_too_long(len(raw)))
+    return headers, raw
+
+
+def _unpacked(raw: bytes, how: object) -> bytes:
+    if how != "application/x-gzip":
+        raise UsageError(f"it is compressed as {sanitize(how, _SHOWN)}; send it as gzip, or as it is")
+    try:
+        return zlib.decompressobj().decompress(raw, MAX_BYTES + 1)
+    except zlib.error:
+        raise UsageError("it cannot be decompressed") from None
+
+
+def _asked(headers: Mapping[str, Any], text: bytes) -> tuple[str, Mapping[str, Any]]:
+    """The task's id and keyword arguments, of either message protocol."""
+    try:
+        content = parse(text.decode())
+    except UnicodeDecodeError:
+        raise UsageError("its content is not UTF-8") from None
+    if "task" in headers:
+        if not isinstance(content, list) or len(content) != 3 or not isinstance(content[2], dict):
+            raise UsageError("its content is no list of args, kwargs and what follows")
+        args, kwargs, following = content
+        said = {**following, **headers}
+    elif isinstance(content, dict):
+        args, kwargs, said = content.get("args"), content.get("kwargs"), content
+    else:
+        raise UsageError("it names no task")
+    if said.get("task") != TASK:
+        raise UsageError(f"the intake knows no task {sanitize(said.get('task'), _SHOWN)}, only {TASK}")
+    if any(said.get(name) is not None for name in _TIMED):
+        raise UsageError("a run begins at once: send no eta, countdown or expires; deadline_s bounds it")
+    if any(said.get(name) for name in _FOLLOWING):
+        raise UsageError("nothing follows a run here: send no link, chain or chord")
+    if args:
+        raise UsageError("a run is asked for by keyword: send kwargs, no args")
+    if not isinstance(kwargs, dict):
+        raise UsageError("its kwargs are no object")
+    return str(said.get("id", "")), kwargs
+
+
+def _request(kwargs: Mapping[str, Any], binding: Binding) -> RunRequest:
+    for name in _BOUND:
+        if name in kwargs:
+            setting = f"FENCEPOST_INTAKE_{name.upper()}"
+            raise UsageError(f"a message does not name its {name}: it is the intake's own ({setting})")
+    if unknown := sorted(set(kwargs) - set(_FIELDS)):
+        raise UsageError(f"unknown field {sanitize(unknown[0], _SHOWN)}; there are {', '.join(_FIELDS)}")
+    if missing := [name for name in _REQUIRED if name not in kwargs]:
+        raise UsageError(f"it lacks {' and '.join(missing)}")
+    request = binding.request(
+        planner=kwargs["planner"],
+        version=kwargs.get("version", 1),
+        input=kwargs["input"],
+        run_key=kwargs["run_key"],
+        deadline=_deadline(kwargs["deadline_s"]),
+        budget=_budget(kwargs.get("budget")),
+        on_stop=kwargs.get("on_stop", OnStop.COMPENSATE),
+    )
+    _check_plain(request.input, "input")
+    return request
+
+
+def _deadline(value: object) -> timedelta:
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise UsageError(f"deadline_s is a number of seconds from now, not {sanitize(repr(value), _SHOWN)}")
+    try:
+        return timedelta(seconds=float(value))
+    except (OverflowError, ValueError):
+        raise UsageError("deadline_s is further ahead than any clock counts") from None
+
+
+def _budget(value: Any) -> Budget | None:
+    if value is None:
+        return None
+    try:
+        return Budget.from_json(value)
+    except ValueError as error:
+        raise UsageError(sanitize(error, 200)) from None
+
+
+def _check_plain(value: object, path: str) -> None:
+    """Celery writes dates, decimals and ids in a notation of its own, which no planner would understand."""
+    if isinstance(value, dict):
+        if value.keys() == {"__type__", "__value__"}:
+            kind = sanitize(value["__type__"], _SHOWN)
+            raise UsageError(
+                f"{path} is a {kind} in Celery's own notation, which is not JSON: send it as text"
+            )
+        for key, item in value.items():
+            _check_plain(item, f"{path}.{sanitize(key, _SHOWN)}")
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            _check_plain(item, f"{path}[{index}]")
