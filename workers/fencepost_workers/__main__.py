@@ -52,6 +52,7 @@ def serve(queue: Queue, name: str) -> int:
 
     from fencepost_workers.celery import app
     from fencepost_workers.process import PROCESS
+    from fencepost_workers.watch import exit_code
 
     # Celery warns root because of pickle; this fleet accepts JSON only.
     warnings.filterwarnings("ignore", category=SecurityWarning)
@@ -71,7 +72,7 @@ def serve(queue: Queue, name: str) -> int:
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     worker.start()
-    return int(worker.exitcode or 0)
+    return exit_code(int(worker.exitcode or 0))
 
 
 def end(code: int) -> NoReturn:

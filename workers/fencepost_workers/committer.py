@@ -8,6 +8,7 @@ the answer).
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from contextlib import suppress
 
 from fencepost.commands import Answer, Command
 from fencepost.ledger.apply import Ledger
+from fencepost_workers import forks
 from fencepost_workers.patience import Patience
 
 MAX_BATCH = 100
@@ -34,6 +36,9 @@ class Committer:
     def __init__(self, ledger: Ledger, loop: asyncio.AbstractEventLoop) -> None:
         self._ledger = ledger
         self._loop = loop
+        self._pid = os.getpid()
+        self._batches = 0
+        self._working = False
         self._patience = Patience()
         self._waiting: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="committer", daemon=True)
@@ -41,6 +46,7 @@ class Committer:
 
     def submit(self, command: Command) -> asyncio.Future[Answer]:
         """Have a command applied with whatever else is waiting."""
+        forks.ours(self._pid)
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._waiting.put((command, future))
         return future
@@ -49,8 +55,14 @@ class Committer:
         """Whether somebody still applies what is submitted."""
         return self._thread.is_alive()
 
+    def batch(self) -> int:
+        """The number of the batch that is being written; 0 while none is."""
+        return self._batches if self._working else 0
+
     def close(self, within_s: float = CLOSE_WITHIN_S) -> None:
-        """Apply what is waiting and end; a Postgres that is away is waited for `within_s` and no longer."""
+        """Apply what is waiting and end; a Postgres that is away is waited for `within_s` and no longer, one
+        that is silent for as long as a session waits for it.
+        """
         self._patience.hurry(within_s)
         self._waiting.put(None)
         self._thread.join()
@@ -68,7 +80,10 @@ class Committer:
                     ending = True
                     break
                 batch.append(entry)
+            self._batches += 1
+            self._working = True
             self._commit(batch)
+            self._working = False
             if ending:
                 return
 

@@ -10,6 +10,7 @@ from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import told
 from fencepost.states import Queue
 from fencepost.testing import fault
+from fencepost_workers import forks
 from fencepost_workers.attempts import attempt, evidence_of, expect
 from fencepost_workers.role import Held, Message, Role, attempt_lease
 
@@ -33,6 +34,7 @@ class Dispatcher(Role):
         if tool.kind == "http" and prepared.request is None:
             try:
                 request = tool.stored_request(tool.read_arguments(prepared.arguments or "")).to_text()
+                forks.ours(self.worker.pid)
             except Exception as problem:  # noqa: BLE001 - the request function is the application's code
                 error = told(problem)
         fields = self.named(prepared, message, term, token)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Any
 from uuid import UUID
 
@@ -23,7 +24,6 @@ from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
-DRAIN_S = 30.0
 _ROLES: dict[Queue, type[Role]] = {
     Queue.PLANNER: Planner,
     Queue.DISPATCHER: Dispatcher,
@@ -41,6 +41,7 @@ class Process:
         self._sweeper: Sweeper | None = None
         self._steps: dict[Queue, Step] = {}
         self._stopped = False
+        self._drained_at: float | None = None
 
     def step(self, queue: Queue) -> Step:
         """The pipeline of a queue. Raises UsageError or Unreachable where there can be none."""
@@ -50,6 +51,7 @@ class Process:
             if self._worker is None:
                 self._worker = Worker(load_settings(), queue)
             if queue not in self._steps:
+                self._worker.hearing.also(str(queue))
                 self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
                 if queue is Queue.RECONCILER:
                     self._sweeper = Sweeper(
@@ -60,21 +62,32 @@ class Process:
     def handle(self, queue: Queue, items: list[list[Any]]) -> None:
         """Claim and start what a message names: tenant, subject and generation of each."""
         messages: list[Message] = [(str(t), UUID(s), int(g)) for t, s, g in items]
-        self.step(queue).handle(messages)
+        step = self.step(queue)
+        if self._worker is not None:
+            self._worker.hearing.took()
+        step.handle(messages)
+
+    def ready(self) -> None:
+        """The consumer has begun: from now on a queue that it leaves untouched speaks against it."""
+        if self._worker is not None:
+            self._worker.hearing.ready()
 
     def drain(self) -> None:
         """Claim nothing more. For signal handlers: takes no lock that the main thread ever holds."""
+        if self._drained_at is None:
+            self._drained_at = time.monotonic()
         if self._worker is not None:
             self._worker.drain()
 
     def stop(self) -> None:
-        """Finish what is in flight, and end."""
+        """Finish what is in flight, for as long after the drain began as it may take, and end."""
         with self._lock:
             self._stopped = True
             if self._sweeper is not None:
                 self._sweeper.stop()
             if self._worker is not None:
-                self._worker.stop(DRAIN_S)
+                since = time.monotonic() - (self._drained_at or time.monotonic())
+                self._worker.stop(max(0.0, self._worker.settings.drain_s - since))
 
 
 PROCESS = Process()
@@ -86,6 +99,7 @@ def _ready(sender: Any, **_: object) -> None:
     try:
         for queue in sender.app.amqp.queues.consume_from:
             PROCESS.step(Queue(queue))
+        PROCESS.ready()
     except FencepostError as error:
         log.error("%s", error)  # noqa: TRY400 - a sentence for whoever set it up
         raise SystemExit(error.exit_code) from None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
+
+from fencepost_workers import forks
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -23,14 +26,18 @@ class Slots:
         self._free = size
         self._size = size
         self._draining = False
+        self._waiting = 0
+        self._freed = 0
         self._changed = threading.Condition()
 
     def take(self, wanted: int) -> int:
         """Up to `wanted` slots; blocks until there is one. 0 once the process drains."""
         with self._changed:
             if not self._some():
+                self._waiting += 1
                 self._changed.wait_for(self._some)
                 self._linger(min(wanted, self._size // 4))
+                self._waiting -= 1
             if self._draining:
                 return 0
             taken = min(wanted, self._free)
@@ -53,6 +60,7 @@ class Slots:
             return
         with self._changed:
             self._free += count
+            self._freed += count
             self._changed.notify_all()
 
     def drain(self) -> None:
@@ -67,9 +75,29 @@ class Slots:
             return self._changed.wait_for(lambda: self._free == self._size, timeout_s)
 
     @property
+    def size(self) -> int:
+        """How many there are."""
+        return self._size
+
+    @property
     def used(self) -> int:
         """How many are taken at this moment."""
         return self._size - self._free
+
+    @property
+    def full(self) -> bool:
+        """Whether all are taken, or somebody waits for the next one."""
+        return self._free <= 0 or self._waiting > 0
+
+    @property
+    def freed(self) -> int:
+        """How many have been given back so far: it grows with every item that ends."""
+        return self._freed
+
+    @property
+    def draining(self) -> bool:
+        """Whether none are given out any more."""
+        return self._draining
 
 
 class ToolThreads(ThreadPoolExecutor):
@@ -81,6 +109,7 @@ class ToolThreads(ThreadPoolExecutor):
     def __init__(self, size: int) -> None:
         super().__init__(size, thread_name_prefix="tool")
         self._running = 0
+        self._pid = os.getpid()
         self._counting = threading.Lock()
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -88,11 +117,13 @@ class ToolThreads(ThreadPoolExecutor):
         return super().submit(self._counted, fn, *args, **kwargs)
 
     def _counted(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        forks.ours(self._pid)
         with self._counting:
             self._running += 1
         try:
             return fn(*args, **kwargs)
         finally:
+            forks.ours(self._pid)
             with self._counting:
                 self._running -= 1
 

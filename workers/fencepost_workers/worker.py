@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import os
 import queue
 import random
 import threading
@@ -15,16 +17,19 @@ from fencepost.app import App, load_app
 from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.doorbell import Doorbell
+from fencepost.health import HealthFile
 from fencepost.leases import RedisLeases
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.settings import Settings
 from fencepost.states import Queue
+from fencepost_workers import forks
 from fencepost_workers.committer import Committer
+from fencepost_workers.hearing import Hearing
 from fencepost_workers.pulse import Pulse
 from fencepost_workers.slots import Slots, ToolThreads
 from fencepost_workers.tools.http import HttpEngine
-from fencepost_workers.watch import Watch
+from fencepost_workers.watch import Watch, Watched, ask_to_end
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +49,8 @@ class Worker:
         self.settings = settings
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
-        self.pulse = Pulses(settings.dsn, str(role), self._ttl)
+        self.pid = os.getpid()
+        self.pulse = Pulses(settings.dsn, str(role), self._ttl, settings.stall_s)
         self.pool = Pool(
             settings.dsn,
             f"fencepost-{role}",
@@ -58,13 +64,26 @@ class Worker:
         self.slots = Slots(settings.slots)
         self.executor = ToolThreads(settings.slots)
         self.loop = asyncio.new_event_loop()
+        guard = forks.LoopGuard(self.loop)
+        self.loop.call_soon(guard.of_this_thread)
         self._tasks: set[asyncio.Task[None]] = set()
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
         self.committer = Committer(self.ledger, self.loop)
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
         self._releaser = Releaser(self.leases)
-        self._watch = Watch(self.loop, self._broken, self._held_threads, max(1, settings.slots // 2))
+        self._health = HealthFile(settings.health_file)
+        self._freed = 0
+        self.hearing = Hearing(
+            settings.redis_url, [str(role)], settings.deaf_s, able=self._able, leave=self._leave
+        )
+        self._watch = Watch(
+            self.loop,
+            self._watched(),
+            held_limit=max(1, settings.slots // 2),
+            drain_ticks=math.ceil(settings.drain_s),
+            ask=self._drain_and_end,
+        )
 
     @staticmethod
     async def _engine() -> HttpEngine:
@@ -87,8 +106,36 @@ class Worker:
         )
         return next((name for name, alive in parts if not alive), None)
 
-    def _held_threads(self) -> int:
-        return self.executor.busy - self.slots.used
+    def _watched(self) -> Watched:
+        return Watched(
+            broken=self._broken,
+            held=lambda: self.executor.busy - self.slots.used,
+            batch=self.committer.batch,
+            draining=lambda: self.slots.draining,
+            busy=lambda: self.slots.used,
+            well=self._well,
+            tick=self._tick,
+        )
+
+    def _able(self) -> bool:
+        return not self.slots.full and not self.slots.draining
+
+    def _leave(self, why: str) -> None:
+        self._watch.ask(why)
+
+    def _drain_and_end(self, why: str) -> None:
+        self.drain()  # now: the thread that hears signals may be the one that is stuck
+        ask_to_end(why)
+
+    def _well(self) -> None:
+        if not self.hearing.deaf and not self._health.touch():
+            log.error("%s", self._health.error)
+
+    def _tick(self) -> None:
+        freed, self._freed = self._freed, self.slots.freed
+        progress = self.hearing.progress() or freed != self._freed
+        slots = self.slots
+        self.pulse.tick(progress=progress, busy=slots.used, slots=slots.size, draining=slots.draining)
 
     def rand(self) -> float:
         """Randomness for jitter, in [0, 1)."""
@@ -96,6 +143,7 @@ class Worker:
 
     def start(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Run these items on the event loop."""
+        forks.ours(self.pid)
         self.loop.call_soon_threadsafe(self._spawn, works)
 
     def _spawn(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
@@ -117,11 +165,13 @@ class Worker:
         self.drain()
         if not self.slots.idle(patience_s):
             log.warning("stopping with items in flight; their takeover will settle them")
-        self._watch.stop()
+        self._watch.closing()
+        self.hearing.stop()
         self.committer.close()
         self._releaser.close()
         self._close_loop()
         self.executor.shutdown(wait=False, cancel_futures=True)
+        self._watch.stop()
         # Last among those that speak to the ledger: it makes due at once whatever this process still holds.
         self.pulse.close()
         self.leases.close()
@@ -143,8 +193,8 @@ class Worker:
 class Pulses:
     """This process's pulse, and the next one when it ended or fell silent."""
 
-    def __init__(self, dsn: str, role: str, ttl: timedelta) -> None:
-        self._pulse = Pulse(dsn, role, ttl)
+    def __init__(self, dsn: str, role: str, ttl: timedelta, stall_s: float) -> None:
+        self._pulse = Pulse(dsn, role, ttl, stall_s=stall_s)
         self._ttl_s = ttl.total_seconds()
         self._lock = threading.Lock()
         self._suspected: tuple[str, float] | None = None
@@ -152,6 +202,10 @@ class Pulses:
     def token(self) -> str:
         """The token to claim under from this moment; a new one when the pulse ended. Raises `Unreachable`."""
         return self._pulse.ensure()
+
+    def tick(self, *, progress: bool, busy: int, slots: int, draining: bool) -> None:
+        """See `Pulse.tick`."""
+        self._pulse.tick(progress=progress, busy=busy, slots=slots, draining=draining)
 
     def trusted(self, token: str) -> None:
         """A claim under this token was judged by its merits: its stamp is fresh."""

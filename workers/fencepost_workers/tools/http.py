@@ -5,6 +5,7 @@ request and judges nothing: `fencepost.outcomes` holds the answer against the co
 """
 
 import asyncio
+import os
 import ssl
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from fencepost.errors import FaultInjected
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
+from fencepost_workers import forks
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
 POOL_SIZE: Final = 16  # requests at a time in one pool of connections
@@ -52,7 +54,8 @@ class _Wire:
     on, so a report that raises holds back what it announces.
     """
 
-    def __init__(self, until: float, kind: Kind, *, has_body: bool) -> None:
+    def __init__(self, until: float, kind: Kind, pid: int, *, has_body: bool) -> None:
+        self._pid = pid
         self.connecting = False
         self.requests = 0
         self.held_back: NotSent | None = None
@@ -63,6 +66,7 @@ class _Wire:
         self._stream: Any = None
 
     async def __call__(self, event: str, info: Mapping[str, Any]) -> None:
+        forks.ours(self._pid)  # its sockets are its parent's
         if self.held_back is not None:
             return
         if event.startswith("connection."):
@@ -165,6 +169,7 @@ class HttpEngine:
         verify: ssl.SSLContext | bool = True,
     ) -> None:
         self.requests_sent: Counter[Kind] = Counter()
+        self._pid = os.getpid()
         self._max_response_bytes = max_response_bytes
         self._pools = _Pools(verify if isinstance(verify, ssl.SSLContext) else _context(verify), keepalive_s)
 
@@ -202,7 +207,8 @@ class HttpEngine:
         timeout = until - boottime()
         if timeout <= 0:
             return NotSent("deadline_passed", "the attempt had no time left")
-        wire = _Wire(until, kind, has_body=bool(stored.body))
+        forks.ours(self._pid)
+        wire = _Wire(until, kind, self._pid, has_body=bool(stored.body))
         ours = _added_headers(key, deadline, correlation)
         try:
             request = _request(stored, [*stored.headers, *headers, *ours], wire)

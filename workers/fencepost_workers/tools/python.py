@@ -7,6 +7,7 @@ heard, as evidence.
 
 import asyncio
 import inspect
+import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -28,6 +29,7 @@ from fencepost.outcomes import (
     without_effect,
 )
 from fencepost.tools import Attempt, Tool
+from fencepost_workers import forks
 
 Late = Callable[[Outcome], object]
 """Told what a tool answered after its attempt's time; from a thread of the executor, or from the loop."""
@@ -83,13 +85,17 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
     assert tool.function is not None  # checked by the caller
     if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
         return _TOO_LATE
+    pid = os.getpid()
     try:
-        return _returned(tool, await tool.function(args, attempt))
+        result = await tool.function(args, attempt)
+        forks.ours(pid)
+        return _returned(tool, result)
     except NotApplied as refusal:
         return refused(refusal)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
+        forks.ours(pid)
         return Unsure("exception", told(error))
 
 
@@ -118,12 +124,15 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
     assert tool.function is not None  # checked by the caller
     if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
         return _TOO_LATE
+    pid = os.getpid()
     try:
         return _returned(tool, tool.function(args, attempt))
     except NotApplied as refusal:
         return refused(refusal)
     except BaseException as error:  # noqa: BLE001 - nothing may leave the thread but an outcome
         return Unsure("exception", told(error))
+    finally:
+        forks.ours(pid)
 
 
 def _returned(tool: Tool, result: Any) -> Outcome:
