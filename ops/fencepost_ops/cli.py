@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "enqueue": "fencepost_ops.commands.enqueue:enqueue",
     "runs": "fencepost_ops.commands.runs:runs",
     "show": "fencepost_ops.commands.runs:show",
+    "watch": "fencepost_ops.commands.watch:watch",
     "workers": "fencepost_ops.commands.fleet:workers",
     "outbox": "fencepost_ops.commands.fleet:outbox",
     "unresolved": "fencepost_ops.commands.settle:unresolved",

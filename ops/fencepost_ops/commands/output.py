@@ -54,6 +54,11 @@ def print_json(value: object) -> None:
     click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout)))
 
 
+def print_json_line(value: object) -> None:
+    """One JSON document on one line of stdout, for a program that reads as we write."""
+    click.echo(json.dumps(_plain(value), ensure_ascii=not _utf8(sys.stdout)))
+
+
 def _utf8(stream: Any) -> bool:
     return str(getattr(stream, "encoding", "")).lower().replace("-", "") == "utf8"
 
