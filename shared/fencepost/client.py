@@ -276,7 +276,7 @@ class Client:
     def _sent(self, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
         for left in reversed(range(_TRIES)):
             try:
-                with self._pool.connection() as connection:
+                with self._pool.connection() as connection, connection.transaction():
                     outcomes = _halving(connection, batch)
                     fault("enqueue.before_commit")
                 fault("enqueue.after_commit")
@@ -292,7 +292,10 @@ _DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN")
 
 
 def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
-    """Enqueue inside the open transaction; halved at each conflict, until those that cause it stand alone."""
+    """Enqueue inside the open transaction; halved at each conflict, until those that cause it stand alone.
+
+    Savepoints only, as long as there is a transaction: else each half would be committed by itself.
+    """
     try:
         with connection.transaction():
             rows = connection.execute(_ENQUEUE, _columns(batch)).fetchall()
