@@ -186,6 +186,52 @@ for _reversible in (debit, once, blindly, patiently):
     _reversible.compensate(_pay_back)
 
 
+@blind.http(
+    "blind.refund",
+    effect=Effect.IRREVERSIBLE,
+    returns=Receipt,
+    contract=UNSEEN,
+    intent=lambda a: ("refund", a.reference),
+)
+def refund_blindly(args: Refund) -> Request:
+    """Offsets soon, and is settled by a repeat."""
+    return refund(args)
+
+
+@blind.http(
+    "blind.repay",
+    effect=Effect.IRREVERSIBLE,
+    returns=Receipt,
+    contract=orders.PROMISED,
+    intent=lambda a: ("refund", a.reference),
+)
+def repay(args: Refund) -> Request:
+    """Offsets soon, and can be asked about."""
+    return refund(args)
+
+
+repay.lookup(_wallet_by_key)
+
+
+@blind.http(
+    "blind.pay",
+    effect=Effect.REVERSIBLE,
+    returns=Receipt,
+    contract=UNSEEN,
+    intent=lambda a: ("pay", a.reference),
+)
+def pay(args: Debit) -> Request:
+    """Quiet soon after it was sent, so that its offset need not wait."""
+    return _debit(args)
+
+
+@pay.compensate
+def pay_back(args: Debit, receipt: Receipt) -> Proposal:
+    """By a refund that can be asked about where the reference says so, else by one that cannot."""
+    tool = "blind.repay" if args.reference.endswith("asked") else "blind.refund"
+    return Proposal(tool, Refund(reference=args.reference, debit=receipt.id))
+
+
 class Letter(BaseModel):
     reference: str
 
