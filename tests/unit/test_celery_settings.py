@@ -92,7 +92,11 @@ def test_a_worker_never_imports_the_schema_toolkit() -> None:
 @pytest.mark.parametrize(
     ("argv", "env", "sentence"),
     [
-        ([], {}, "usage: python -m fencepost_workers planner|dispatcher|reconciler|compensator [NAME]"),
+        (
+            [],
+            {},
+            "usage: python -m fencepost_workers planner|dispatcher|reconciler|compensator|intake [NAME]",
+        ),
         (["plumber"], {}, "usage: python -m fencepost_workers "),
         (["planner", "a", "b"], {}, "usage: python -m fencepost_workers "),
         (["planner"], {}, "planner: set FENCEPOST_DSN and FENCEPOST_REDIS_URL and FENCEPOST_APP"),

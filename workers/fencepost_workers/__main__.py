@@ -1,4 +1,4 @@
-"""`python -m fencepost_workers QUEUE [NAME]`: one worker process for one of the four queues.
+"""`python -m fencepost_workers QUEUE [NAME]`: one worker process for one of the four queues, or the intake.
 
 NAME is how it is called in logs and in Flower, the queue by default.
 """
@@ -17,6 +17,8 @@ from fencepost.settings import load_settings, redact
 from fencepost.states import Queue
 
 GC_THRESHOLDS = (20_000, 20, 20)  # a batch makes tens of thousands of records that die with it
+INTAKE = "intake"
+PROGRAMS = (*map(str, Queue), INTAKE)
 TASKS_AT_ONCE = 4  # lists in hand at once; how many items run is FENCEPOST_SLOTS
 
 
@@ -26,13 +28,17 @@ def main(argv: list[str] | None = None) -> int:
     Exit code 2 for wrong usage or settings, 3 without Postgres, each in one sentence.
     """
     names = sys.argv[1:] if argv is None else argv
-    if len(names) not in {1, 2} or names[0] not in {str(q) for q in Queue}:
-        sys.stderr.write(f"usage: python -m fencepost_workers {'|'.join(str(q) for q in Queue)} [NAME]\n")
+    if len(names) not in {1, 2} or names[0] not in PROGRAMS:
+        sys.stderr.write(f"usage: python -m fencepost_workers {'|'.join(PROGRAMS)} [NAME]\n")
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     for chatty in ("httpx2", "httpcore2", "celery", "kombu"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
+        if names[0] == INTAKE:
+            from fencepost_workers import intake
+
+            return intake.serve(names[-1])
         return serve(Queue(names[0]), names[-1])
     except FencepostError as error:
         sys.stderr.write(f"{names[-1]}: {redact(str(error))}\n")
