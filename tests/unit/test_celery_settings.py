@@ -95,7 +95,7 @@ def test_a_worker_never_imports_the_schema_toolkit() -> None:
         (
             [],
             {},
-            "usage: python -m fencepost_workers planner|dispatcher|reconciler|compensator|intake [NAME]",
+            "usage: python -m fencepost_workers planner|dispatcher|reconciler|compensator|intake",
         ),
         (["plumber"], {}, "usage: python -m fencepost_workers "),
         (["planner", "a", "b"], {}, "usage: python -m fencepost_workers "),
