@@ -10,34 +10,12 @@ import pytest
 import redis
 
 from tests.acceptance.stage import Stage, is_frozen, step, until
+from tests.acceptance.weather.load import ORDER, all_settle, done, orders, under_way
 
 _numbers = itertools.count(1)
 
-ORDER = ["debit", "reservation", "shipment"]
 WORKERS = ["planner-1", "dispatcher-1", "reconciler-1", "compensator", "dispatcher-2", "planner-2"]
 WASTE = {"ToolOutcomeMarkedUnknown", "ModelOutcomeUnknown", "ToolAttemptFailed"}
-
-
-def orders(stage: Stage, count: int) -> dict[str, UUID]:
-    """So many orders, each step of which takes a while."""
-    name = f"outage-{next(_numbers)}"
-    stage.sandbox.fault("delay_before", reference_prefix=name, delay_s=0.2)
-    return {f"{name}-{n}": stage.order(f"{name}-{n}") for n in range(count)}
-
-
-def all_settle(stage: Stage, sent: dict[str, UUID]) -> None:
-    assert stage.ended(*sent.values(), within_s=45) == ["COMPLETED"] * len(sent)
-    assert {reference: sorted(stage.effects(reference)) for reference in sent} == dict.fromkeys(sent, ORDER)
-
-
-def done(stage: Stage, sent: dict[str, UUID]) -> int:
-    statement = "SELECT count(*) FROM fencepost.runs WHERE id = ANY(%s) AND status = 'COMPLETED'"
-    return int(stage.value(statement, list(sent.values())))
-
-
-def under_way(stage: Stage, sent: dict[str, UUID]) -> None:
-    statement = "SELECT count(*) FROM fencepost.calls WHERE run = ANY(%s) AND state = 'DISPATCHING'"
-    until("calls in flight", lambda: stage.value(statement, list(sent.values())) > 0)
 
 
 def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:

@@ -72,10 +72,20 @@ class Transport(_Transport):
 
     def _deliver(self, message: Any, queue: str) -> None:
         self.parsed = True
-        if queue in _QUEUES:
-            found = read(message, queue)
-            if isinstance(found, Flaw):
-                _drop(queue, found.reason, message)
-                return
-            message = found
-        super()._deliver(message, queue)
+        if queue not in _QUEUES:
+            self._deliver_broadcast(message, queue)
+            return
+        found = read(message, queue)
+        if isinstance(found, Flaw):
+            _drop(queue, found.reason, message)
+        else:
+            super()._deliver(found, queue)
+
+    def _deliver_broadcast(self, message: Any, queue: str) -> None:
+        """One publication reaches every worker at once; it is not acknowledged, so nothing is left of it."""
+        try:
+            super()._deliver(message, queue)
+        except (OSError, RedisError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever a stranger's message breaks
+            _drop("a broadcast", f"it breaks its reader: {type(error).__name__}", message)

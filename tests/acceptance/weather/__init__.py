@@ -1,0 +1,6 @@
+"""Bad weather between the fleet and its servers."""
+
+import os
+
+LONG = os.environ.get("FENCEPOST_CHAOS") == "1"
+"""With FENCEPOST_CHAOS=1 outages last as long, and repetitions are as many, as nobody waits for every day."""

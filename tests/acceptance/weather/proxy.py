@@ -1,0 +1,195 @@
+"""A wire to a server whose weather a test makes: late, silent, cut, or eating replies.
+
+One thread carries everything, so that what happens is decided in one place. All switches may be thrown from
+any thread at any moment.
+"""
+
+import selectors
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from typing import Self
+
+CHUNK = 65536
+TICK_S = 0.5
+_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and not FIN
+
+
+class _Pipe:
+    """One direction of a connection: what has come and when it may go on."""
+
+    def __init__(self, source: socket.socket, sink: socket.socket, *, reply: bool) -> None:
+        self.source, self.sink, self.reply = source, sink, reply
+        self.waiting: deque[tuple[float, bytes]] = deque()
+
+    def push(self) -> None:
+        """Pass on what is due; what the sink does not take now stays."""
+        while self.waiting and self.waiting[0][0] <= time.monotonic():
+            at, data = self.waiting.popleft()
+            try:
+                sent = self.sink.send(data)
+            except BlockingIOError:
+                sent = 0
+            if sent < len(data):
+                self.waiting.appendleft((at, data[sent:]))
+                return
+
+
+class Proxy:
+    """Listens on 127.0.0.1:`port` and forwards to a port of a server on the same host."""
+
+    def __init__(self, target: int) -> None:
+        self.target = target
+        self.latency_s = 0.0
+        """How long each piece travels, either way."""
+        self.refusing = False
+        """New connections are reset at once."""
+        self.hanging = False
+        """New connections are accepted, and nothing ever comes of them."""
+        self.swallowing = False
+        """Requests arrive, replies do not: neither now nor later."""
+        self.carried = 0
+        """Connections made so far."""
+        self._listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+        self.port: int = self._listener.getsockname()[1]
+        self._selector = selectors.DefaultSelector()
+        self._pipes: dict[socket.socket, _Pipe] = {}
+        self._holes: set[socket.socket] = set()
+        self._lock = threading.RLock()
+        self._over = False
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
+        self._thread.start()
+
+    @property
+    def open(self) -> int:
+        """Connections carried at this moment, those that fell silent left out."""
+        with self._lock:
+            return len(self._pipes) // 2
+
+    def black_hole(self) -> int:
+        """Every connection there is falls silent for good, with neither end told; how many those were."""
+        with self._lock:
+            silent = list(self._pipes)
+            for one in silent:
+                self._selector.unregister(one)
+            self._holes.update(silent)
+            self._pipes.clear()
+            return len(silent) // 2
+
+    def reset(self) -> int:
+        """Cut every connection, silent ones too, with a RST to both ends; how many those were."""
+        with self._lock:
+            ends = [*self._pipes, *self._holes]
+            for one in list(self._pipes):
+                self._selector.unregister(one)
+            self._pipes.clear()
+            self._holes.clear()
+            for one in ends:
+                _cut(one)
+            return len(ends) // 2
+
+    def clear(self) -> None:
+        """Fair weather: new connections work at once, and those that fell silent are cut."""
+        self.latency_s, self.refusing, self.hanging, self.swallowing = 0.0, False, False, False
+        with self._lock:
+            for one in self._holes:
+                _cut(one)
+            self._holes.clear()
+
+    def close(self) -> None:
+        """Cut everything and end."""
+        self._over = True
+        self._thread.join()
+        self.reset()
+        self._selector.close()
+        self._listener.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _run(self) -> None:
+        while not self._over:
+            events = self._selector.select(self._patience())
+            with self._lock:
+                for key, _ in events:
+                    one = key.fileobj
+                    assert isinstance(one, socket.socket)
+                    if one is self._listener:
+                        self._accept()
+                    elif one in self._pipes:
+                        self._carry(self._pipes[one])
+                for pipe in list(self._pipes.values()):
+                    if pipe.waiting:
+                        self._guarded(pipe)
+
+    def _patience(self) -> float:
+        with self._lock:
+            due = [pipe.waiting[0][0] for pipe in self._pipes.values() if pipe.waiting]
+        return min(TICK_S, max(0.0005, min(due) - time.monotonic())) if due else 0.02
+
+    def _accept(self) -> None:
+        try:
+            client, _ = self._listener.accept()
+        except OSError:
+            return
+        self.carried += 1
+        if self.refusing:
+            _cut(client)
+        elif self.hanging:
+            self._holes.add(client)
+        else:
+            self._join(client)
+
+    def _join(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(("127.0.0.1", self.target), timeout=1)
+        except OSError:  # it is away: as if it were asked directly
+            _cut(client)
+            return
+        pair = (_Pipe(client, server, reply=False), _Pipe(server, client, reply=True))
+        for pipe in pair:
+            pipe.source.setblocking(False)
+            pipe.source.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._pipes[pipe.source] = pipe
+            self._selector.register(pipe.source, selectors.EVENT_READ)
+
+    def _carry(self, pipe: _Pipe) -> None:
+        try:
+            data = pipe.source.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._end(pipe)
+            return
+        if not data:
+            with suppress(OSError):
+                pipe.push()
+            self._end(pipe)
+        elif not (pipe.reply and self.swallowing):
+            pipe.waiting.append((time.monotonic() + self.latency_s, data))
+
+    def _guarded(self, pipe: _Pipe) -> None:
+        try:
+            pipe.push()
+        except OSError:
+            self._end(pipe)
+
+    def _end(self, pipe: _Pipe) -> None:
+        for one in (pipe.source, pipe.sink):
+            if self._pipes.pop(one, None) is not None:
+                self._selector.unregister(one)
+            one.close()
+
+
+def _cut(one: socket.socket) -> None:
+    with suppress(OSError):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+    one.close()

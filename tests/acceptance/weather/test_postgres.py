@@ -1,0 +1,58 @@
+"""Every weather between the fleet and Postgres, under load."""
+
+import os
+import signal
+import time
+
+from tests.acceptance.stage import Stage
+from tests.acceptance.weather import LONG
+from tests.acceptance.weather.load import all_settle, orders, under_way
+from tests.acceptance.weather.routed import RELAYS, WORKERS, routed
+
+COUNT = 60 if LONG else 8
+
+
+def test_sessions_that_fall_silent_are_given_up_by_workers_relays_and_pulses(stage: Stage) -> None:
+    """No process is restarted for it, and none hangs: each gives up what does not answer."""
+    before = stage.fleet.pids()
+    sent = orders(stage, COUNT)
+    under_way(stage, sent)
+    silent = routed(stage).ledger.black_hole()
+    assert silent >= len(RELAYS) + 2 * len(WORKERS)  # a session each at least, and one for every pulse
+    all_settle(stage, sent | orders(stage, 2))
+    assert stage.fleet.pids() == before
+
+
+def test_a_wire_to_postgres_that_is_dead_for_a_while_costs_time_only(stage: Stage) -> None:
+    """Old sessions fall silent and new ones are not answered either."""
+    sent = orders(stage, COUNT)
+    under_way(stage, sent)
+    wire = routed(stage).ledger
+    wire.hanging = True
+    wire.black_hole()
+    time.sleep(60 if LONG else 3)
+    wire.clear()
+    all_settle(stage, sent | orders(stage, 2))
+
+
+def test_a_slow_wire_to_postgres_costs_time_only(stage: Stage) -> None:
+    routed(stage).ledger.latency_s = 0.02
+    all_settle(stage, orders(stage, COUNT, delay_s=0.05))
+
+
+def test_cut_sessions_cost_time_only(stage: Stage) -> None:
+    sent = orders(stage, COUNT)
+    under_way(stage, sent)
+    for _ in range(60 if LONG else 4):
+        routed(stage).ledger.reset()
+        time.sleep(0.4)
+    all_settle(stage, sent)
+
+
+def test_a_worker_frozen_in_its_transaction_holds_up_nobody(stage: Stage) -> None:
+    armed = stage.arm("dispatcher", "ledger.in_transaction=pause")
+    sent = orders(stage, COUNT)
+    pid = stage.frozen("dispatcher")
+    assert armed.fired
+    all_settle(stage, sent)
+    os.kill(pid, signal.SIGCONT)
