@@ -30,9 +30,11 @@ COMMANDS: Final = {
     "unresolved": "fencepost_ops.commands.settle:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
+    "intake": "fencepost_ops.commands.intake:intake",
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
     "tools": "fencepost_ops.commands.tools:tools",
+    "doctor": "fencepost_ops.commands.doctor:doctor",
     "migrate": "fencepost_ops.commands.migrate:migrate",
     "logins": "fencepost_ops.commands.logins:logins",
 }

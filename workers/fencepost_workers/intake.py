@@ -23,6 +23,7 @@ import threading
 import uuid
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -90,11 +91,17 @@ class Hand:
 
     def __init__(self, binding: Binding, client: Client, pool: Pool) -> None:
         self.binding = binding
-        self.stopping = threading.Event()
+        self._stopping = threading.Event()
         self._client, self._pool = client, pool
         self._lock = threading.Lock()
         self._held: dict[bytes, list[Delivery]] = {}
         self._away = False
+
+    def stop(self) -> None:
+        """Finish what has a session of Postgres, and let the others be given back. For signal handlers."""
+        self._stopping.set()
+        for pool in (self._client, self._pool):  # elsewhere: whoever is interrupted may hold its lock
+            threading.Thread(target=pool.close, name="stop", daemon=True).start()
 
     def admit(self, delivery: Delivery, item: bytes) -> Callable[[], None] | None:
         """What is to be done for this delivery, in a thread; None where that is under way already."""
@@ -117,7 +124,7 @@ class Hand:
     def _settled(self, asked: Judged) -> bool:
         """Whether it was committed, as a run or a refusal. False: this process stops before it could be."""
         pause, bugs, error = _FIRST_PAUSE_S, 0, asked.error
-        while not self.stopping.is_set():
+        while not self._stopping.is_set():
             try:
                 error = error or self._enqueued(asked)
                 if error:
@@ -135,7 +142,7 @@ class Hand:
             else:
                 self._go_on()
                 return True
-            self.stopping.wait(pause * (0.5 + random.random()))
+            self._stopping.wait(pause * (0.5 + random.random()))
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         return False
 
@@ -155,7 +162,7 @@ class Hand:
     def _hold(self, failure: Exception) -> None:
         with self._lock:
             first, self._away = not self._away, True
-        if first:
+        if first and not self._stopping.is_set():
             log.warning("messages of %s are held: %s", self.binding.queue, redact(str(failure)))
 
     def _go_on(self) -> None:
@@ -291,13 +298,15 @@ def serve(name: str) -> int:
     binding = binding_of(settings)
     check_login(settings.dsn)
     warnings.filterwarnings("ignore", category=SecurityWarning)
-    pool = Pool(settings.dsn, "fencepost intake", 2)
-    with Client(settings.dsn, settings.redis_url, pool_size=AT_ONCE) as client:
+    with (
+        closing(Pool(settings.dsn, "fencepost intake", 2)) as pool,
+        Client(settings.dsn, settings.redis_url, pool_size=AT_ONCE) as client,
+    ):
         hand = Hand(binding, client, pool)
 
         @signals.worker_shutting_down.connect(weak=False)
         def _stop(**_: object) -> None:
-            hand.stopping.set()
+            hand.stop()
 
         worker = application(settings, hand).Worker(
             hostname=host_format(default_nodename(f"{name}@%h")),
@@ -311,7 +320,6 @@ def serve(name: str) -> int:
             quiet=True,
         )
         worker.start()
-    pool.close()
     return int(worker.exitcode or 0)
 
 

@@ -8,7 +8,9 @@ from typing import Final
 from uuid import UUID
 
 from fencepost.canonical import sanitize
+from fencepost.errors import NotFound, UsageError
 from fencepost.ledger.connect import Connection
+from fencepost.ledger.find import id_range
 
 MAX_MESSAGE: Final = 1024 * 1024
 """Characters of a message that are kept; what is longer ends in "…"."""
@@ -18,6 +20,9 @@ _REFUSE: Final = "SELECT fencepost.refuse_intake(%s, %s, %s, %s, %s, %s)"
 _LIST: Final = """
 SELECT id, queue, tenant, principal, message, error, received_at FROM fencepost.intake_refusals
 WHERE tenant = %(tenant)s OR %(tenant)s::text IS NULL ORDER BY received_at, id LIMIT %(limit)s
+"""
+_FIND: Final = """
+SELECT id FROM fencepost.intake_refusals WHERE id BETWEEN %(low)s AND %(high)s ORDER BY id LIMIT 2
 """
 _DROP: Final = "DELETE FROM fencepost.intake_refusals WHERE id = %s"
 
@@ -54,6 +59,17 @@ def refusals(connection: Connection, *, tenant: str | None = None, limit: int = 
     """What waits for a person, the oldest first."""
     rows = connection.execute(_LIST, {"tenant": tenant, "limit": limit}).fetchall()
     return [Refusal(*row) for row in rows]
+
+
+def find(connection: Connection, text: str) -> UUID:
+    """The one refusal of this id, or unique beginning of one. NotFound, or UsageError for several."""
+    low, high = id_range(text)
+    found = connection.execute(_FIND, {"low": low, "high": high}).fetchall()
+    if not found:
+        raise NotFound(f"there is no refused message {sanitize(text, 60)}")
+    if len(found) > 1:
+        raise UsageError(f"{sanitize(text, 60)} names several refused messages; give more of the id")
+    return UUID(str(found[0][0]))
 
 
 def drop(connection: Connection, refusal: UUID) -> bool:
