@@ -188,7 +188,8 @@ class Client:
         """Settle a call that waits for a person; the state it is in then.
 
         `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
-        ACCEPTED_UNKNOWN; `seen` is the call's version it was made on, and refuses it if the call has changed
+        ACCEPTED_UNKNOWN; or OFFSET, of an effect of a stopped run whose compensation was given up: it is
+        planned once more. `seen` is the call's version it was made on, and refuses it if the call has changed
         since. FencepostError, saying why, if that cannot be decided now, filed evidence against it included;
         an operator's login.
         """
@@ -288,7 +289,7 @@ class Client:
         raise AssertionError
 
 
-_DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN")
+_DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN", commands.OFFSET)
 
 
 def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from fencepost.outcomes import Outcome
@@ -162,13 +163,16 @@ class RequestCancel(Command):
     reason: str = ""
 
 
+OFFSET: Final = "OFFSET"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecideRepair(Command):
     """Office `repair`: a person settles a call that needs repair.
 
     `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused
     before the call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be
-    known).
+    known). OFFSET is for an effect of a stopped run whose compensation was given up: plan it once more.
     """
 
     call: UUID

@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from fencepost import Client
+from fencepost import commands as c
 from fencepost.clock import parse_rfc3339, uuid7
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
@@ -172,6 +173,25 @@ def test_a_repair_that_cannot_be_is_one_sentence(bench: Bench, shell: Shell) -> 
     assert "missing option '--reason'" in shell.refused(2, "repair", str(call), "--ask-again")
     assert "there is no call 0000" in shell.refused(2, "repair", "0000", "--ask-again", *reason)
     assert "there is no call wallet" in shell.refused(2, "repair", "wallet", "--ask-again", *reason)
+
+
+def test_an_effect_that_was_not_offset_waits_for_a_person(bench: Bench, shell: Shell) -> None:
+    run, call = succeeded(bench)
+    bench.cancel(run)
+    for _ in range(5):
+        bench.one(bench.claim_stopped(run))
+        bench.ahead(4)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    result = shell("unresolved", role="reader")
+    listed = result.stdout
+    assert result.exit_code == 1
+    assert "not offset for" in listed
+    assert "given up after 5 lost workers in a row" in listed
+    assert f"fencepost repair {call} --offset" in listed
+    told = shell.ok("repair", str(call), "--offset", "--reason", "the bug is mended", "--by", "pat")
+    assert told == f"the effect of call {call} is to be offset once more\n"
+    assert bench.status(run) == "COMPENSATING"
+    assert shell.ok("unresolved", role="reader") == "every call is settled\n"
 
 
 def test_a_reader_may_not_settle_or_stop_anything(bench: Bench, shell: Shell) -> None:

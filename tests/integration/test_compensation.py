@@ -9,6 +9,8 @@ import pytest
 
 from fencepost import commands as c
 from fencepost.clock import NEVER
+from fencepost.ledger import connect
+from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.proposals import Rejected, Validated
 from fencepost.tools import compensation_key
@@ -267,15 +269,68 @@ def test_a_forward_call_is_settled_before_anything_is_offset(bench: Bench) -> No
     assert bench.offset(run)[0] == second, "a success recorded while stopping is offset as well"
 
 
-def test_a_compensator_that_dies_is_replaced_and_five_in_a_row_end_the_run(bench: Bench) -> None:
-    run, (call,) = effects(bench, "wallet.debit")
-    for _ in range(5):
-        assert isinstance(bench.one(bench.claim_stopped(run)), c.Offset)
+def flagged(bench: Bench, run: UUID) -> list[Abandoned]:
+    connection = connect.connect(bench.database.dsns["reader"], "test")
+    try:
+        return [found for found in abandoned(connection) if found.run == run]
+    finally:
+        connection.close()
+
+
+GIVEN_UP = "its planning was given up after 5 lost workers in a row"
+
+
+def killed_at(bench: Bench, run: UUID, deadly: UUID) -> list[UUID]:
+    """Whose compensation was asked for, with a compensator that dies each time it is to offset `deadly`."""
+    asked = []
+    while isinstance(order := bench.one(claim := bench.claim_stopped(run)), c.Offset):
+        asked.append(order.forward.id)
+        if order.forward.id != deadly:
+            record = bench.compensation(claim, order)
+            bench.one(record)
+            bench.succeed(run, record.call_id)
         bench.ahead(4)
-    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
-    assert end(bench, run)["not_offset"] == [
-        {"call": str(call), "tool": "wallet.debit", "why": "not planned"}
-    ]
+    return asked
+
+
+def test_a_compensator_that_dies_is_replaced_and_five_in_a_row_end_the_run_with_the_effect_flagged(
+    bench: Bench,
+) -> None:
+    run, (call,) = effects(bench, "wallet.debit")
+    assert killed_at(bench, run, call) == [call] * 5
+    left = {"call": str(call), "tool": "wallet.debit", "why": GIVEN_UP, "again": True}
+    assert (bench.status(run), end(bench, run)["not_offset"]) == ("STOPPED", [left])
+    (found,) = flagged(bench, run)
+    assert (found.run, found.call, found.why) == (run, call, GIVEN_UP)
+
+
+def test_an_effect_whose_planning_kills_its_workers_does_not_hold_up_the_others(bench: Bench) -> None:
+    run, (first, second) = effects(bench, "wallet.debit", "wallet.debit")
+    assert killed_at(bench, run, second) == [second] * 5 + [first] + [second] * 5
+    assert end(bench, run)["offset"] == [str(first)]
+    assert [found.call for found in flagged(bench, run)] == [second]
+
+
+def test_a_person_has_an_effect_that_was_given_up_offset_after_all(bench: Bench) -> None:
+    run, (call,) = effects(bench, "wallet.debit")
+    killed_at(bench, run, call)
+    assert bench.repair(call, c.OFFSET) == c.Done("SUCCEEDED")
+    assert (bench.status(run), flagged(bench, run)) == ("COMPENSATING", [])
+    assert bench.repair(call, c.OFFSET) == c.Denied(
+        "the run is COMPENSATING; only a run that stopped to offset its effects takes this up again"
+    )
+    assert killed_at(bench, run, UUID(int=0)) == [call]
+    assert (end(bench, run)["offset"], flagged(bench, run)) == ([str(call)], [])
+    assert bench.repair(call, c.OFFSET) == c.Denied("its effect is compensated already")
+
+
+@pytest.mark.parametrize("tool", ["mail.send", "wallet.note"])
+def test_what_cannot_be_offset_is_not_asked_for_again(bench: Bench, tool: str) -> None:
+    run, (call,) = effects(bench, tool)
+    bench.one(bench.claim_stopped(run))
+    assert flagged(bench, run) == []
+    if tool == "mail.send":
+        assert isinstance(bench.repair(call, c.OFFSET), c.Denied)
 
 
 def test_an_offset_effect_that_comes_back_into_doubt_is_not_given_to_others(bench: Bench) -> None:

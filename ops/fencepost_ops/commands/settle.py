@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from fencepost.canonical import sanitize
+from fencepost.commands import OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find, listings
+from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.ledger.listings import Unresolved
 from fencepost.states import CallState
 from fencepost_ops.commands.durations import spoken
@@ -38,23 +40,34 @@ from fencepost_ops.commands.timeline import how_to_repair
 @pass_session
 @click.pass_context
 def unresolved(ctx: click.Context, session: Session, tenant: str | None, limit: int, as_json: bool) -> None:
-    """List calls whose outcome is not known.
+    """List calls whose outcome is not known, and effects nobody offset.
 
-    Nobody knows whether their effect happened. Oldest first. Those in NEEDS_REPAIR wait for `fencepost
-    repair`, the others are being reconciled. Exit code 1 if there are any.
+    Of the first nobody knows whether their effect happened: those in NEEDS_REPAIR wait for `fencepost
+    repair`, the others are being reconciled. The others were to be offset, and planning that was given up.
+    Oldest first. Exit code 1 if there are any.
     """
     with session.connection() as connection:
         now = listings.now(connection)
         found = listings.unresolved(connection, tenant=tenant, limit=limit)
+        left = abandoned(connection, tenant=tenant, limit=limit)
     if as_json:
-        print_json(found)
-    elif not found:
+        print_json([*found, *left])
+    elif not (found or left):
         click.echo("every call is settled")
     else:
-        for call in found:
-            for line in _told(call, now):
-                click.echo(line)
-    ctx.exit(1 if found else 0)
+        lines = [line for call in found for line in _told(call, now)]
+        lines += [line for effect in left for line in _told_left(effect, now)]
+        for line in lines:
+            click.echo(line)
+    ctx.exit(1 if found or left else 0)
+
+
+def _told_left(effect: Abandoned, now: datetime) -> Iterator[str]:
+    since = spoken(now - effect.since)
+    yield f"{cut(effect.tool)} {cut(effect.label)} of run {cut(effect.run_key)}: not offset for {since}"
+    yield f"  call    {effect.call} (receipt {cut(effect.receipt or 'none')})"
+    yield f"  why     {cut(effect.why)}"
+    yield f"  next    a person: fencepost repair {effect.call} --offset --reason …"
 
 
 def _told(call: Unresolved, now: datetime) -> Iterator[str]:
@@ -121,6 +134,12 @@ def _object(text: str) -> dict[str, Any]:
     flag_value=CallState.ACCEPTED_UNKNOWN.value,
     help="It will never be known; its key is not used again.",
 )
+@click.option(
+    "--offset",
+    "decision",
+    flag_value=OFFSET,
+    help="Its effect was to be offset and that was given up: try once more.",
+)
 @click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
 @click.option("--seen", type=int, metavar="N", help="The version you looked at; refuses if it has changed.")
 @reason_option
@@ -139,19 +158,24 @@ def repair(
     by: str,
     tenant: str | None,
 ) -> None:
-    """Settle a call that needs repair.
+    """Settle a call that needs repair, or take up again what a stopped run could not offset.
 
     CALL is a call's id, or the unique beginning of one; it takes an operator's login. What you decide is
     recorded with your reason and name, and what follows from it happens at once.
     """
     if decision is None:
-        raise click.UsageError("decide: --happened, --did-not-happen, --ask-again or --accept-unknown")
+        raise click.UsageError(
+            "decide: --happened, --did-not-happen, --ask-again, --accept-unknown or --offset"
+        )
     if (decision == CallState.SUCCEEDED) != (receipt is not None):
         raise click.UsageError("--happened and --receipt go together: the receipt says how it is known")
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
     with session.client() as client:
         state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
+    if decision == OFFSET:
+        click.echo(f"the effect of call {found.call} is to be offset once more")
+        return
     click.echo(f"call {found.call} is {state}")
     if state != decision:
         raise FencepostError(f"call {found.call} is {state}, not {decision}")

@@ -1,7 +1,8 @@
 """Offsetting what a stopped run has done: new effects in reverse order of success, each with its own key.
 
 Never a rollback: the first effect was real and may have been seen. One compensation at a time; the failure of
-one does not stop the others; the end lists what was offset and what was not.
+one does not stop the others, and neither does one whose planning kills its worker every time; the end lists
+what was offset and what was not, and what a person may ask for again.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from fencepost.decide.planning import propose
 from fencepost.decide.stopping import settle_stopping
 from fencepost.events import EventType
 from fencepost.proposals import Validated
-from fencepost.states import RUN_ENDS, CallState, RunStatus
+from fencepost.states import RUN_ENDS, CallState, OperationStatus, RunStatus
 from fencepost.subjects import Call, View
 from fencepost.tools import compensation_key
 
@@ -78,7 +79,7 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
     if run.open > run.repairs:
         return _rest(fold, "a compensation is in flight")
     candidate = next_to_offset(fold)
-    if candidate is not None and fold.takeovers < fold.known.takeover_limit:
+    if candidate is not None:
         return Offset(fold.run, candidate, command.cap)
     if run.repairs:
         return _rest(fold, "a call needs repair")
@@ -101,9 +102,14 @@ def _rest(fold: Fold, reason: str) -> Answer:
 
 
 def next_to_offset(fold: Fold) -> Call | None:
-    """The latest effect that can be offset and has no compensation yet."""
-    may = (c for c in effects(fold.view) if compensation_of(fold.view, c) is None and not _why_not(fold, c))
-    return next(may, None)
+    """The latest effect that can be offset and has no compensation yet.
+
+    One whose planning has lost as many workers in a row as a subject may is passed over for the one before
+    it, and tried again once that is planned.
+    """
+    may = [c for c in effects(fold.view) if compensation_of(fold.view, c) is None and not _why_not(fold, c)]
+    given_up = fold.takeovers // fold.known.takeover_limit
+    return may[given_up] if given_up < len(may) else None
 
 
 def _why_not(fold: Fold, call: Call) -> str | None:
@@ -126,10 +132,34 @@ def _end(fold: Fold) -> None:
         if made is not None and made.state == C.SUCCEEDED:
             offset.append(str(call.id))
         else:
-            why = _why_not(fold, call) or (f"compensation {made.state.lower()}" if made else "not planned")
-            left.append({"call": str(call.id), "tool": call.tool, "why": why})
+            left.append({"call": str(call.id), "tool": call.tool, **_left(fold, call, made)})
     end = {"offset": offset, "not_offset": left, "effects": fold.run.effects, "fence": fold.run_fence()}
     fold.emit(E.RUN_STOPPED, end)
+
+
+def _left(fold: Fold, call: Call, made: Call | None) -> dict[str, Any]:
+    """Why an effect is not offset. `again`: it was given up, and a person may ask for it once more."""
+    if made is not None:
+        return {"why": _why_not(fold, call) or f"compensation {made.state.lower()}"}
+    if fold.known.tool(call.tool, call.tool_version) is None and call.effect != "irreversible":
+        return {"why": _why_not(fold, call), "again": True}
+    if (why := _why_not(fold, call)) is not None:
+        return {"why": why}
+    lost = f"its planning was given up after {fold.known.takeover_limit} lost workers in a row"
+    return {"why": lost, "again": True}
+
+
+def ask_again(fold: Fold, call: Call) -> str | None:
+    """Why a person cannot have this effect of a stopped run offset after all; None when they can."""
+    run = fold.run
+    if call.state != C.SUCCEEDED or call.effect != "reversible" or call.compensates or call.reused:
+        return "it is no effect of this run's own that could be offset"
+    if run.status != R.STOPPED or run.on_stop != "compensate":
+        return f"the run is {run.status}; only a run that stopped to offset its effects takes this up again"
+    held = fold.operations.get(call.operation or "")
+    if held is not None and held.status in (OperationStatus.COMPENSATING, OperationStatus.COMPENSATED):
+        return f"its effect is {held.status} already"
+    return None
 
 
 def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:

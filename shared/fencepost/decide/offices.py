@@ -7,7 +7,18 @@ from typing import Any
 
 from fencepost import deadlines
 from fencepost.clock import NEVER, rfc3339
-from fencepost.commands import Answer, DecideRepair, Denied, Done, FileEvidence, Gone, RequestCancel, Sweep
+from fencepost.commands import (
+    OFFSET,
+    Answer,
+    DecideRepair,
+    Denied,
+    Done,
+    FileEvidence,
+    Gone,
+    RequestCancel,
+    Sweep,
+)
+from fencepost.decide.compensate import ask_again
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -38,6 +49,8 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
+    if command.decision == OFFSET:
+        return _offset_after_all(fold, call, command)
     if call.state != C.NEEDS_REPAIR:
         return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
     if command.decision not in {C.SUCCEEDED, C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
@@ -71,6 +84,15 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
     return Done(fold.call(call.id).state)
 
 
+def _offset_after_all(fold: Fold, call: Call, command: DecideRepair) -> Answer:
+    """A person has the planning of what offsets this effect tried again, after it was given up."""
+    if (why := ask_again(fold, call)) is not None:
+        return Denied(why)
+    fold.by = command.by
+    _reopen(fold, command.reason)
+    return Done(call.state)
+
+
 def _disproved(fold: Fold, call: Call, command: DecideRepair) -> str | None:
     """Filed evidence that a person's decision would contradict: a worker's real answer outranks a belief."""
     applied = [e for e in fold.evidence.get(call.id, ()) if e.applied]
@@ -87,9 +109,12 @@ def _reopen_stopped(fold: Fold) -> None:
     """After a repair in a run that has stopped: what turned out to have happened is to be offset as well."""
     run = fold.run
     if run.status == R.STOPPED and run.on_stop == "compensate":
-        fold.presented[run.id] = Presented("repair")
-        why = "an effect of the stopped run came to light"
-        fold.emit(E.REPAIR_DECIDED, {"reason": why, "fence": fold.run_fence()})
+        _reopen(fold, "an effect of the stopped run came to light")
+
+
+def _reopen(fold: Fold, why: str) -> None:
+    fold.presented[fold.run.id] = Presented("repair")
+    fold.emit(E.REPAIR_DECIDED, {"reason": why, "fence": fold.run_fence()})
 
 
 def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
