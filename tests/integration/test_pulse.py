@@ -1,5 +1,6 @@
 """The pulse against a real Postgres, real processes and real signals."""
 
+import contextlib
 import os
 import select
 import signal
@@ -20,6 +21,7 @@ from fencepost_ops.local import LocalPostgres
 from fencepost_workers import pulse as module
 from fencepost_workers import pulse_program as program
 from fencepost_workers.pulse import Pulse
+from fencepost_workers.suspects import Suspects
 from tests.integration.rows import Sql, eventually, put_row, value
 
 TTL = timedelta(seconds=0.6)
@@ -229,6 +231,58 @@ def test_the_pulse_outlives_what_only_asks_it_to_stop(sql: Sql, start_worker: Ca
 
     wait_for_stamp(sql, worker.token)
     assert os.getsid(worker.pulse) != os.getsid(worker.process.pid), "no Ctrl-C reaches it at all"
+
+
+# ---- what a worker died of
+
+
+FAILED = "SELECT failures, error FROM fencepost.outbox WHERE subject = %s"
+
+
+def test_what_was_named_when_the_worker_died_has_failed_once(
+    sql: Sql, start_worker: Callable[..., Worker]
+) -> None:
+    killer, innocent, past = (put_row(sql, queue="dispatcher", publish_count=1) for _ in range(3))
+    naming = f"""
+from uuid import UUID
+with pulse.suspects.named("shop", UUID("{past}"), 1):
+    pass
+naming = pulse.suspects.named("shop", UUID("{killer}"), 1)
+naming.__enter__()
+pulse.suspects.named("shop", UUID("{innocent}"), 0).__enter__()"""
+    worker = start_worker(then=naming)
+
+    worker.kill()
+
+    eventually(lambda: value(sql, FAILED, killer) == 1)
+    assert "its worker died" in str((sql.execute(FAILED, [killer]).fetchone() or ("", ""))[1])
+    assert value(sql, FAILED, past) == 0
+    assert value(sql, FAILED, innocent) == 0, "its row is of another generation"
+    again = (
+        "SELECT publish_at > fencepost.now() AND publish_count = 0 FROM fencepost.outbox WHERE subject = %s"
+    )
+    assert value(sql, again, killer)
+
+
+def test_a_page_names_what_is_whole() -> None:
+    suspects = Suspects()
+    subject = UUID(int=7)
+
+    def named() -> list[tuple[str, UUID, int]]:
+        return program.suspects(os.pread(suspects.descriptor, program.PLACES * program.PLACE_BYTES, 0))
+
+    assert named() == []
+    with (
+        suspects.named("a", subject, 3),
+        suspects.named("b" * 2000, subject, 4),
+        suspects.named("c", subject, 5),
+    ):
+        assert sorted(named()) == [("a", subject, 3), ("c", subject, 5)]
+    assert named() == []
+    with contextlib.ExitStack() as stack:
+        for n in range(program.PLACES + 3):
+            stack.enter_context(suspects.named("many", subject, n))
+        assert len(named()) == program.PLACES
 
 
 # ---- what a worker says of itself

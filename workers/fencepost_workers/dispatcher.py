@@ -33,8 +33,9 @@ class Dispatcher(Role):
         request, error = None, None
         if tool.kind == "http" and prepared.request is None:
             try:
-                request = tool.stored_request(tool.read_arguments(prepared.arguments or "")).to_text()
-                forks.ours(self.worker.pid)
+                with self.worker.pulse.suspects.named(*message):
+                    request = tool.stored_request(tool.read_arguments(prepared.arguments or "")).to_text()
+                    forks.ours(self.worker.pid)
             except Exception as problem:  # noqa: BLE001 - the request function is the application's code
                 error = told(problem)
         fields = self.named(prepared, message, term, token)

@@ -36,6 +36,7 @@ from typing import Any, Final, Self
 
 from fencepost.errors import Unreachable
 from fencepost_workers.pulse_program import BYE, END_WITHIN_S, STAMPED
+from fencepost_workers.suspects import Suspects
 
 START_WITHIN_S: Final = 5.0
 
@@ -45,13 +46,28 @@ class Pulse:
     The worker's end. Starts the process and returns once Postgres holds a stamp; raises Unreachable when that
     takes more than five seconds. Safe for many threads. Use as a context manager, or call `close`.
 
-    A worker that has ticked once and then not for `stall_s` seconds is killed; 0: never.
+    A worker that has ticked once and then not for `stall_s` seconds is killed; 0: never. What is named in
+    `suspects` when it dies has failed once; `republish_s` is the base of the pause until it is tried again.
     """
 
     def __init__(
-        self, dsn: str, role: str, ttl: timedelta = timedelta(seconds=10), *, stall_s: float = 0.0
+        self,
+        dsn: str,
+        role: str,
+        ttl: timedelta = timedelta(seconds=10),
+        *,
+        stall_s: float = 0.0,
+        republish_s: float = 15.0,
     ) -> None:
-        self._order = {"dsn": dsn, "role": role, "ttl_s": ttl.total_seconds(), "stall_s": stall_s}
+        self.suspects = Suspects()
+        self._order = {
+            "dsn": dsn,
+            "role": role,
+            "ttl_s": ttl.total_seconds(),
+            "stall_s": stall_s,
+            "republish_s": republish_s,
+            "suspects": self.suspects.descriptor,
+        }
         self._lock = threading.Lock()
         self._child: _Child | None = None
         self._token = ""
@@ -116,7 +132,7 @@ class Pulse:
         if self._child is not None:
             self._child.end()
         self._token, self._stamped = secrets.token_hex(16), False
-        self._child = _Child()
+        self._child = _Child(self.suspects.descriptor)
         worker = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
         self._child.tell(self._order | worker)
 
@@ -131,7 +147,7 @@ class Pulse:
 class _Child:
     """The process as its worker sees it: two pipes and something to wait for."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: int) -> None:
         theirs_in, ours_in = os.pipe()  # neither end survives an exec, except where Popen hands it on
         ours_out, theirs_out = os.pipe()
         os.set_blocking(ours_in, False)  # a pulse that hangs must not hang its worker
@@ -143,6 +159,7 @@ class _Child:
                 [sys.executable, "-m", "fencepost_workers.pulse_program"],
                 stdin=theirs_in,
                 stdout=theirs_out,
+                pass_fds=(page,),
                 start_new_session=True,  # a Ctrl-C at the terminal is for the worker, which then drains
             )
         finally:

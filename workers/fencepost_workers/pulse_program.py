@@ -13,7 +13,9 @@ import signal
 import sys
 import threading
 import time
+from datetime import timedelta
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 import psycopg
 
@@ -21,6 +23,9 @@ LOOK_S: Final = 1.0  # how long the pulse listens before it counts a silence; th
 LATE_S: Final = 2.0  # a look that took longer was kept from looking itself: it counts for nothing
 ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
 END_WITHIN_S: Final = 3  # whole seconds: alarm() takes no less
+ACCUSE_WITHIN_S: Final = 10  # for what it has to import first, on a crowded machine
+PLACES: Final = 8  # threads that may run code of the application before a claim
+PLACE_BYTES: Final = 1024
 BYE: Final = b"bye"
 STAMPED: Final = b"\nstamped"
 
@@ -143,6 +148,19 @@ class _Stamper:
             time.sleep(pause)
             self._hand_back()
 
+    def accuse(self) -> None:
+        """Count a failure against the rows whose code, run before any claim, the worker died in."""
+        if not (accused := suspects(os.pread(self.order["suspects"], PLACES * PLACE_BYTES, 0))):
+            return
+        signal.alarm(ACCUSE_WITHIN_S)
+        from fencepost.ledger.outbox import FAIL, Failed, fail_values  # seldom, and not before it is needed
+
+        why = "its worker died in code that runs before the claim: the request function, or the arguments"
+        failed = [Failed((tenant, subject, generation), why) for tenant, subject, generation in accused]
+        values = fail_values(failed, timedelta(seconds=self.order["republish_s"]), published=True)
+        with contextlib.suppress(psycopg.Error), _session(self.order["dsn"]) as session:
+            session.execute(FAIL, values)
+
     def _hand_back(self) -> None:
         while True:
             try:
@@ -165,6 +183,17 @@ class _Session(psycopg.Connection[Any]):
             if error.sqlstate is None:
                 self.pgconn.finish()
             raise
+
+
+def suspects(page: bytes) -> list[tuple[str, UUID, int]]:
+    """Tenant, subject and generation of each item named in a page; what is not whole is left out."""
+    found = []
+    for at in range(0, len(page), PLACE_BYTES):
+        entry, _, _ = page[at : at + PLACE_BYTES].partition(b"\0")
+        with contextlib.suppress(ValueError):
+            tenant, subject, generation = json.loads(entry)
+            found.append((tenant, UUID(subject), generation))
+    return found
 
 
 def _session(dsn: str) -> psycopg.Connection[Any]:
@@ -259,6 +288,7 @@ def main() -> NoReturn:
     signal.alarm(END_WITHIN_S)  # its default action: whatever hangs, this process ends
     if stamper.registered:  # else the token was never given out
         stamper.leave(clean=clean)
+        stamper.accuse()
     os._exit(0)
 
 

@@ -50,7 +50,7 @@ class Worker:
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
         self.pid = os.getpid()
-        self.pulse = Pulses(settings.dsn, str(role), self._ttl, settings.stall_s)
+        self.pulse = Pulses(settings, str(role), self._ttl)
         self.pool = Pool(
             settings.dsn,
             f"fencepost-{role}",
@@ -193,8 +193,11 @@ class Worker:
 class Pulses:
     """This process's pulse, and the next one when it ended or fell silent."""
 
-    def __init__(self, dsn: str, role: str, ttl: timedelta, stall_s: float) -> None:
-        self._pulse = Pulse(dsn, role, ttl, stall_s=stall_s)
+    def __init__(self, settings: Settings, role: str, ttl: timedelta) -> None:
+        self._pulse = Pulse(
+            settings.dsn, role, ttl, stall_s=settings.stall_s, republish_s=settings.republish_s
+        )
+        self.suspects = self._pulse.suspects
         self._ttl_s = ttl.total_seconds()
         self._lock = threading.Lock()
         self._suspected: tuple[str, float] | None = None
