@@ -10,12 +10,14 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import FrameType
 
 from fencepost.doorbell import Doorbell
 from fencepost.errors import FaultInjected, Unreachable, UsageError
+from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import PassResult, Relay
@@ -53,20 +55,36 @@ class Report:
 
     taken: int = 0
     published: int = 0
+    longest_s: float = 0.0
     trouble: str = ""
     since: float = field(default_factory=time.monotonic)
 
-    def passed(self, result: PassResult) -> None:
-        """Add a pass; say at once who was declared dead and that an outage is over."""
+    def passed(self, result: PassResult, took_s: float = 0.0) -> None:
+        """Add a pass; say at once who was declared dead, what cannot be published and that an outage is
+        over.
+        """
         if self.trouble:
             log.info("passes succeed again")
             self.trouble = ""
         for token in result.declared_dead:
             log.warning("worker %s is silent; its rows are due", token[:8])
+        self._set_back(result.setbacks)
+        self.longest_s = max(self.longest_s, took_s)
         self.taken += result.taken
         self.published += result.published
         if self.taken and time.monotonic() - self.since >= REPORT_EVERY_S:
             self.flush()
+
+    def _set_back(self, setbacks: Sequence[Setback]) -> None:
+        """One line for those that are tried again and one for those set aside, however many."""
+        for dead, level, what in (
+            (False, logging.WARNING, "could not be published and are tried again later"),
+            (True, logging.ERROR, "are set aside, see `fencepost outbox --dead`"),
+        ):
+            if found := [one for one in setbacks if one.dead is dead]:
+                first = found[0]
+                of = f"{first.tenant}/{first.subject}: {first.error}"
+                log.log(level, "%d rows %s; the first, %s", len(found), what, of)
 
     def failed(self, error: Exception) -> None:
         """Say once what an outage is."""
@@ -78,8 +96,10 @@ class Report:
     def flush(self) -> None:
         """Write the counts and start again."""
         if self.taken:
-            log.info("took %d rows, published %d", self.taken, self.published)
+            took = 1000 * self.longest_s
+            log.info("took %d rows, published %d; longest pass %.0f ms", self.taken, self.published, took)
         self.taken = self.published = 0
+        self.longest_s = 0.0
         self.since = time.monotonic()
 
 
@@ -92,8 +112,9 @@ def run(relay: Relay, doorbell: Doorbell, stop: Stop, *, poll_s: float) -> None:
     while not stop.asked:
         pause = poll_s
         try:
+            began = time.monotonic()
             result = relay.run_once()
-            report.passed(result)
+            report.passed(result, time.monotonic() - began)
             if result.next_due_in is not None:
                 pause = min(pause, result.next_due_in.total_seconds())
         except (Unreachable, FaultInjected) as error:
@@ -119,6 +140,7 @@ def serve(settings: Settings) -> None:
         republish=timedelta(seconds=settings.republish_s),
         worker_ttl=timedelta(seconds=settings.worker_ttl_s),
         list_size=settings.task_list,
+        ahead=timedelta(milliseconds=settings.poll_ms),
     )
     try:
         with Doorbell(settings.redis_url) as doorbell:

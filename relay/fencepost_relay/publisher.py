@@ -60,8 +60,11 @@ class Publisher:
     def publish(self, queue: str, items: Sequence[Item]) -> None:
         """
         Send one message with these items to `queue`. Raises Unreachable, and then it may have been sent: a
-        message too many is dropped by the claim.
+        message too many is dropped by the claim; LookupError for a queue nobody declares. Any other error is
+        the items' own; what comes next has a new connection.
         """
+        if queue not in QUEUES:
+            raise LookupError(f"no worker of this version listens to a queue {queue!r}")
         with self._broker() as producer:
             self._app.send_task(
                 f"fencepost.{queue}",
@@ -85,6 +88,9 @@ class Publisher:
         except _errors(self._connection) as error:
             self.close()
             raise Unreachable(f"the broker cannot be reached: {error}") from error
+        except Exception:
+            self.close()
+            raise
 
     def _open(self) -> Producer:
         if self._producer is None:

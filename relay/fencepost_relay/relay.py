@@ -1,16 +1,22 @@
-"""
-One pass of the relay: make the rows of silent workers due, take due rows, publish them.
+"""One pass of the relay: make the rows of silent workers due, take due rows, publish them.
 
 A taken row is pushed to its next publication, and the push is committed before anything is sent (R1). So a
 relay has no state that matters: killed anywhere, it costs the rows it had taken one republish interval. Any
 number of relays share the work, because a row that one has locked or pushed the others skip. A message may be
 lost, doubled or late: the claim takes exactly the generation it names, or drops it.
+
+A row that cannot be published holds up no other. Its failure is counted, it is tried again ever more slowly,
+and after the last try it is set aside for a person.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
+from uuid import UUID
 
 import psycopg
 from psycopg.rows import namedtuple_row
@@ -18,137 +24,48 @@ from psycopg.rows import namedtuple_row
 from fencepost.clock import boottime
 from fencepost.errors import FencepostError, Unreachable, UsageError
 from fencepost.ledger.connect import translate
+from fencepost.ledger.outbox import FAIL, Failed, Setback, fail_values, its_own, publish_again
 from fencepost.ledger.session import Session
+from fencepost.publication import MOST_DOUBLINGS, apart, republish_delay
 from fencepost.testing import fault
-from fencepost_relay.publisher import Item, Publisher
+from fencepost_relay.publisher import QUEUES, Item, Publisher
+from fencepost_relay.silence import LOWER, WORKERS, Stamp, judge_silence, uninterrupted
+from fencepost_relay.taking import (
+    TAKE_AGAIN,
+    TAKE_FRESH,
+    THOROUGH_SHARE,
+    Floor,
+    Row,
+    Sent,
+    lists,
+)
 
-MOST_DOUBLINGS: Final = 3  # the longest pause between publications is eight intervals
-QUEUE_LIMIT: Final = 1000  # messages; a longer queue gets nothing twice
-ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
+log = logging.getLogger("fencepost.relay")
+
 LENGTHS_KEPT_S: Final = 0.1  # how old a queue's length may be
-
-# The clock is read once, in a scalar subquery, so that the index on publish_at serves. The rows are found
-# again by their place, which stays while we hold their locks, so that no plan reads the whole table.
-_TAKE: Final = """
-WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
-due AS MATERIALIZED (
-    SELECT ctid FROM fencepost.outbox
-    WHERE publish_at <= (SELECT now FROM clock)
-    ORDER BY publish_at LIMIT %(limit)s
-    FOR NO KEY UPDATE SKIP LOCKED
-),
-taken AS (
-    UPDATE fencepost.outbox AS o
-    SET publish_at = clock.now + (%(delays)s::interval[])[1 + least(o.publish_count, %(last)s)],
-        publish_count = o.publish_count + 1
-    FROM clock WHERE o.ctid = ANY (ARRAY(SELECT ctid FROM due))
-    RETURNING o.tenant, o.subject::text AS subject, o.generation, o.queue, o.publish_count, o.due_at
-)
-SELECT taken.*, (
-    SELECT min(publish_at) FROM fencepost.outbox WHERE publish_at > (SELECT now FROM clock)
-) - clock.now AS next_due_in
-FROM clock LEFT JOIN taken ON true ORDER BY taken.due_at
-"""
-_WORKERS: Final = """
-SELECT token, last_seen FROM fencepost.workers
-WHERE ended_at IS NULL AND last_seen > (SELECT fencepost.now()) - interval '1 day'
-"""
-# A row already due keeps its publish_at: lowering it again would undo the pause between publications.
-_LOWER: Final = """
-WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
-held AS MATERIALIZED (
-    SELECT tenant, subject FROM fencepost.outbox
-    WHERE due_at > (SELECT now FROM clock) AND worker IN (
-        SELECT unnest(%(dead)s::text[])
-        UNION ALL
-        SELECT token FROM fencepost.workers WHERE ended_at > (SELECT now FROM clock) - interval '1 hour'
-    )
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-UPDATE fencepost.outbox AS o SET due_at = clock.now, publish_at = least(o.publish_at, clock.now)
-FROM held, clock WHERE o.tenant = held.tenant AND o.subject = held.subject
-"""
-
-Stamp = tuple[datetime, float]
-"""A worker's last stamp, by Postgres's clock, and when it was first seen, in seconds of our boot time."""
-
-
-class Row(NamedTuple):
-    """A row of the outbox as taken; `publish_count` counts this publication."""
-
-    tenant: str
-    subject: str
-    generation: int
-    queue: str
-    publish_count: int
+STATEMENT_S: Final = 2  # no statement takes longer, or Postgres ends it
+ANSWER_WITHIN_S: Final = STATEMENT_S + 0.5  # Postgres itself ends a statement before that
+HASTY: Final = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
 class PassResult:
-    """
-    What a pass did: rows taken, of those published, when the next is due (None: nothing waits), and the
-    workers newly found dead.
+    """What a pass did.
+
+    Rows taken, of those published, when the next is due (None: nothing within the time looked ahead), the
+    workers newly found dead, and the rows that could not be published.
     """
 
     taken: int
     published: int
     next_due_in: timedelta | None
     declared_dead: tuple[str, ...]
-
-
-def republish_delay(publish_count: int, base: timedelta) -> timedelta:
-    """The pause after a publication that `publish_count` others preceded: base, doubling up to base * 8."""
-    return base * (1 << min(publish_count, MOST_DOUBLINGS))
-
-
-def may_republish(queue_length: int, limit: int) -> bool:
-    """Whether a queue gets messages it may already hold. What it has never held it always gets."""
-    return queue_length < limit
-
-
-def judge_silence(
-    seen: Mapping[str, Stamp], rows: Iterable[tuple[str, datetime]], now_boottime: float, ttl: timedelta
-) -> tuple[dict[str, Stamp], tuple[str, ...]]:
-    """
-    What is known of the workers after one more look, and the tokens whose stamp has not moved for `ttl` of
-    ours. Stamps are compared with each other only, never with a clock. Whoever cannot look starts again with
-    nothing seen: an outage of Postgres, or a pause of our own, declares nobody dead.
-    """
-    after: dict[str, Stamp] = {}
-    for token, stamp in rows:
-        before = seen.get(token)
-        after[token] = before if before is not None and before[0] == stamp else (stamp, now_boottime)
-    silent = (token for token, (_, first) in after.items() if now_boottime - first >= ttl.total_seconds())
-    return after, tuple(sorted(silent))
-
-
-def uninterrupted(last_look: float | None, now_boottime: float, ttl: timedelta) -> bool:
-    """Whether two looks are near enough to each other that a live worker must have been seen to stamp."""
-    return last_look is not None and now_boottime - last_look <= ttl.total_seconds() / 3
-
-
-def messages(
-    rows: Sequence[Row], lengths: Mapping[str, int], *, limit: int, size: int
-) -> list[tuple[str, list[Item]]]:
-    """
-    Queue and items of each message to send: rows in order, `size` items at most, all of one queue. Left out
-    are rows published before whose queue is long; they come again by themselves.
-    """
-    by_queue: dict[str, list[Item]] = {}
-    for row in rows:
-        if row.publish_count == 1 or may_republish(lengths.get(row.queue, 0), limit):
-            by_queue.setdefault(row.queue, []).append((row.tenant, row.subject, row.generation))
-    return [
-        (queue, items[at : at + size])
-        for queue, items in by_queue.items()
-        for at in range(0, len(items), size)
-    ]
+    setbacks: tuple[Setback, ...] = ()
 
 
 class Relay:
-    """
-    One relay with its own Postgres session and broker connection. For one thread; any number may run side by
-    side.
+    """One relay with its own Postgres session and broker connection. For one thread; any number may run side
+    by side.
     """
 
     def __init__(
@@ -160,37 +77,40 @@ class Relay:
         worker_ttl: timedelta = timedelta(seconds=10),
         list_size: int = 100,
         take: int = 1000,
-        queue_limit: int = QUEUE_LIMIT,
+        ahead: timedelta = timedelta(seconds=1),
         clock: Callable[[], float] = boottime,
     ) -> None:
         self._dsn = dsn
         self._publisher = publisher
-        self._delays = [republish_delay(count, republish) for count in range(MOST_DOUBLINGS + 1)]
+        self._republish = republish
         self._worker_ttl = worker_ttl
         self._list_size = list_size
         self._take_limit = take
-        self._queue_limit = queue_limit
+        self._ahead = ahead
         self._clock = clock
         self._session: psycopg.Connection[Any] | None = None
         self._seen: dict[str, Stamp] = {}
         self._dead: tuple[str, ...] = ()
         self._looked: float | None = None
-        self._lengths: dict[str, int] = {}
+        self._lower_at = 0.0
+        self._floor = Floor()
+        self._sent = {queue: Sent() for queue in QUEUES}
+        self._until: dict[str, datetime | str | None] = {}
         self._measured: float | None = None
+        self._more_again = False
+        self._refused = False
 
     def run_once(self) -> PassResult:
-        """
-        One pass. Raises Unreachable within three seconds when the broker is silent or Postgres is away,
-        UsageError when Postgres refuses. While the broker is known to be down no row is taken; rows taken
+        """One pass. Raises Unreachable within three seconds when the broker is silent or Postgres is away,
+        UsageError when Postgres refuses.
+
+        While the broker is known to be down no row is taken, and while it refuses one at a time; rows taken
         before it failed are published again later.
         """
         dead = self._judge()
-        self._measure()
-        rows, next_due_in = self._take()
-        published = self._publish(rows) if rows else 0
-        if len(rows) == self._take_limit:
-            next_due_in = timedelta(0)
-        return PassResult(len(rows), published, next_due_in, dead)
+        rows, at, next_due_in = self._take()
+        published, setbacks = self._publish(rows, at) if rows else (0, ())
+        return PassResult(len(rows), published, next_due_in, dead, setbacks)
 
     def close(self) -> None:
         """Let go of Postgres and the broker. Never raises."""
@@ -201,41 +121,135 @@ class Relay:
         last = self._looked
         if last is not None and self._clock() - last < self._worker_ttl.total_seconds() / 10:
             return ()
-        stamps = [(row.token, row.last_seen) for row in self._query(_WORKERS, {})]
+        stamps = [(row.token, row.last_seen) for row in self._query(WORKERS, {})]
         # Read after the answer: a Postgres that was frozen while we asked froze the stamps too.
         now = self._looked = self._clock()
         seen = self._seen if uninterrupted(last, now, self._worker_ttl) else {}
         self._seen, dead = judge_silence(seen, stamps, now, self._worker_ttl)
         fault("relay.after_judge")
         newly, self._dead = tuple(token for token in dead if token not in self._dead), dead
-        self._execute(_LOWER, {"dead": list(dead)})
+        if newly or now >= self._lower_at:
+            self._execute(LOWER, {"dead": list(dead)})
+            # Under an old transaction it walks through all that a worker ever held.
+            ended = self._clock()
+            self._lower_at = ended + THOROUGH_SHARE * (ended - now)
         return newly
 
-    def _measure(self) -> None:
+    def _measure(self, *, anew: bool) -> None:
+        """Ask the broker how long its queues are: whether it is there, and what they can still hold."""
         now = self._clock()
-        if self._measured is None or now - self._measured >= LENGTHS_KEPT_S:
+        if anew or self._measured is None or now - self._measured >= LENGTHS_KEPT_S:
             self._measured = None
-            self._lengths = self._publisher.lengths()
+            for queue, length in self._publisher.lengths().items():
+                self._until[queue] = self._may_again(queue, length)
             self._measured = now
 
-    def _take(self) -> tuple[list[Row], timedelta | None]:
-        values = {"limit": self._take_limit, "delays": self._delays, "last": MOST_DOUBLINGS}
-        found = self._query(_TAKE, values)
-        rows = [Row(r.tenant, r.subject, r.generation, r.queue, r.publish_count) for r in found if r.subject]
-        return rows, found[0].next_due_in
+    def _may_again(self, queue: str, length: int) -> datetime | str | None:
+        """Until which publish_at a queue's rows are not in it any more; None: none certainly is not."""
+        if length == 0:
+            return "infinity"
+        left = self._sent[queue].left(length)
+        return None if left is None else left + self._republish  # at least so long after its publication
 
-    def _publish(self, rows: Sequence[Row]) -> int:
+    def _take(self) -> tuple[list[Row], datetime, timedelta | None]:
+        limit = 1 if self._refused else self._take_limit
+        asked = self._clock()
+        began = self._floor.begins(asked)
+        look_again = began is None or self._more_again
+        self._measure(anew=look_again)
+        again = self._take_again(max(1, limit // len(QUEUES))) if look_again else []
+        found = self._take_fresh(began, limit)
+        fresh, at, next_due_in = _rows(found), found[0].now, found[0].next_due_in
+        more = len(fresh) == limit
+        ended = self._clock()
+        reached = found[0].reached if more else None
+        self._floor = self._floor.looked(began, at, reached, at=ended, took_s=ended - asked)
+        for sent in self._sent.values():
+            if not sent.times:
+                sent.add(at, 0)
+        at_once = (more or self._more_again) and not self._refused
+        return again + fresh, at, timedelta(0) if at_once else next_due_in
+
+    def _take_fresh(self, began: datetime | None, limit: int) -> list[Any]:
+        try:
+            return self._taken(TAKE_FRESH, limit, {"after": began or "-infinity", "ahead": self._ahead})
+        except Unreachable as error:
+            if began is None and isinstance(error.__cause__, psycopg.errors.QueryCanceled):
+                self._floor = self._hasty()
+            raise
+
+    def _hasty(self) -> Floor:
+        """After a thorough look that took too long: what is recent is looked for meanwhile."""
+        log.warning("the outbox is full of dead rows; is a transaction open since long? see fencepost doctor")
+        now = self._query("SELECT fencepost.now() AS now", {})[0].now
+        return Floor(now - HASTY, self._clock() + THOROUGH_SHARE * STATEMENT_S)
+
+    def _take_again(self, limit: int) -> list[Row]:
+        """Rows whose message has left its queue and that nobody has claimed."""
+        rows: list[Row] = []
+        self._more_again = False
+        for queue, until in self._until.items():
+            if until is not None:
+                found = _rows(self._taken(TAKE_AGAIN, limit, {"queue": queue, "until": until}))
+                self._more_again = self._more_again or len(found) == limit
+                rows += found
+        return rows
+
+    def _taken(self, statement: str, limit: int, values: Mapping[str, Any]) -> list[Any]:
+        delays = [republish_delay(count, self._republish) for count in range(MOST_DOUBLINGS + 1)]
+        common = {"limit": limit, "delays": delays, "last": MOST_DOUBLINGS, "queues": list(QUEUES)}
+        return self._query(statement, {**common, **values})
+
+    def _publish(self, rows: Sequence[Row], at: datetime) -> tuple[int, tuple[Setback, ...]]:
         fault("relay.after_take")
+        waiting = lists(rows, self._list_size)
+        failed: list[Failed] = []
         sent = 0
         try:
-            for queue, items in messages(rows, self._lengths, limit=self._queue_limit, size=self._list_size):
-                self._publisher.publish(queue, items)
-                sent += len(items)
+            while waiting:
+                queue, items = waiting.pop(0)
+                sent += self._send_list(queue, items, at, failed)
+            self._refused = False
         except Unreachable:
             self._measured = None  # ask before taking more
+            self._refused = True
+            self._hand_back([item for _, items in waiting for item in items])
             raise
+        finally:
+            setbacks = self._fail(failed)
         fault("relay.after_publish")
-        return sent
+        return sent, setbacks
+
+    def _send_list(self, queue: str, items: Sequence[Item], at: datetime, failed: list[Failed]) -> int:
+        """Send a list, or what of it can be sent; how many items. Raises Unreachable."""
+
+        def send(part: Sequence[Item]) -> list[None]:
+            self._publisher.publish(queue, part)
+            if queue in self._sent:
+                self._sent[queue].add(at, 1)
+            return [None] * len(part)
+
+        answers = apart(items, send, its_own)
+        errors = [(item, answer) for item, answer in zip(items, answers, strict=True) if answer is not None]
+        failed += [Failed(_message(item), error) for item, error in errors if its_own(error)]
+        for _, error in errors:
+            if not its_own(error):
+                raise error
+        return len(items) - len(errors)
+
+    def _fail(self, failed: Sequence[Failed]) -> tuple[Setback, ...]:
+        if not failed:
+            return ()
+        found = self._query(FAIL, fail_values(failed, self._republish, published=False))
+        return tuple(Setback(*row) for row in found)
+
+    def _hand_back(self, items: Sequence[Item]) -> None:
+        """Rows that were taken and certainly not sent."""
+        if items and self._session is not None:
+            try:
+                publish_again(self._session, [_message(item) for item in items])
+            except psycopg.Error as error:
+                log.warning("%d rows are published again later: %s", len(items), self._failed(error))
 
     def _query(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         return self._execute(statement, values).fetchall()
@@ -246,11 +260,12 @@ class Relay:
                 self._session = _connect(self._dsn)
             return self._session.execute(statement, values)
         except psycopg.Error as error:
-            self._drop_session()
-            self._looked = None
-            raise self._translated(error) from error
+            raise self._failed(error) from error
 
-    def _translated(self, error: psycopg.Error) -> FencepostError:
+    def _failed(self, error: psycopg.Error) -> FencepostError:
+        self._drop_session()
+        self._looked = None
+        self._floor = Floor()
         known = translate(error, self._dsn)
         if isinstance(known, FencepostError):
             return known
@@ -264,6 +279,15 @@ class Relay:
             session.close()
 
 
+def _rows(found: Sequence[Any]) -> list[Row]:
+    return [Row(r.tenant, r.subject, r.generation, r.queue, r.publish_count) for r in found if r.subject]
+
+
+def _message(item: Item) -> tuple[str, UUID, int]:
+    tenant, subject, generation = item
+    return tenant, UUID(subject), generation
+
+
 def _connect(dsn: str) -> psycopg.Connection[Any]:
     # Autocommit: each statement is its own transaction, so that none is ever held across a broker call (R8).
     session = Session.connect(
@@ -274,9 +298,11 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
         tcp_user_timeout=3000,
         application_name="fencepost relay",
         # Its commits are seen by all at once but need not be on disk: a Postgres that crashes and forgets a
-        # push has the row published again, which a claim drops. No other session may do so.
-        options="-c statement_timeout=2s -c lock_timeout=1s -c idle_in_transaction_session_timeout=2s"
-        " -c synchronous_commit=off",
+        # push has the row published again, which a claim drops. No other session may do so. Its statements
+        # walk along an index; a plan made while the table was small would read all of it ever after.
+        options=f"-c statement_timeout={STATEMENT_S}s -c lock_timeout=1s"
+        " -c idle_in_transaction_session_timeout=2s -c synchronous_commit=off"
+        " -c enable_seqscan=off -c enable_bitmapscan=off -c jit=off",
     )
     session.answer_s = ANSWER_WITHIN_S
     return session

@@ -50,15 +50,24 @@ POOL_WAIT_S: Final = 0.9  # with the socket timeout still under three seconds
 COUNTER_OUTLIVES_LEASE: Final = timedelta(days=1)
 MAX_FENCE: Final = 2**53 - 1  # Lua counts in doubles
 
+# What is no text under one of our keys is nobody's lease and no counter: it must not fail a whole list.
+_READ: Final = """
+local function read(key)
+  local found = redis.pcall('GET', key)
+  return type(found) == 'string' and found
+end
+"""
 # ARGV[1] is how much longer a counter lives than its lease, ms; then owner, named, floor, ttl in ms of each.
-_GRANT: Final = """
+_GRANT: Final = (
+    _READ
+    + """
 local fences = {}
 for i = 1, #KEYS / 2 do
   local lease, counter, at = KEYS[2 * i - 1], KEYS[2 * i], 4 * i - 2
   local owner, named, floor, ttl = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
-  local holder = redis.call('GET', lease)
+  local holder = read(lease)
   if not holder or holder == owner or holder == named then
-    local last = tonumber(redis.call('GET', counter)) or 0
+    local last = tonumber(read(counter) or 0) or 0
     local fence = math.max(last, floor) + 1
     redis.call('SET', counter, fence, 'PX', ttl + tonumber(ARGV[1]))
     redis.call('SET', lease, owner, 'PX', ttl)
@@ -69,12 +78,16 @@ for i = 1, #KEYS / 2 do
 end
 return fences
 """
+)
 
-_RELEASE: Final = """
+_RELEASE: Final = (
+    _READ
+    + """
 for i = 1, #KEYS do
-  if redis.call('GET', KEYS[i]) == ARGV[i] then redis.call('DEL', KEYS[i]) end
+  if read(KEYS[i]) == ARGV[i] then redis.call('DEL', KEYS[i]) end
 end
 """
+)
 
 
 def lease_key(tenant: str, subject: UUID) -> str:

@@ -16,7 +16,7 @@ from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.reconciler import Reconciler
 from fencepost_workers.step import Step
 from tests.acceptance.stage import until
-from tests.integration.test_step import WITHIN_S, opened
+from tests.integration.step_shop import WITHIN_S, opened
 
 SECOND = timedelta(seconds=1)
 

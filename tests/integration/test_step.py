@@ -1,174 +1,35 @@
-"""The pipeline against real Postgres and Valkey: whatever fails, slots and leases come back."""
+"""The pipeline against real Postgres and Valkey: who takes what, and what comes back."""
 
 import asyncio
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 import psycopg
 import pytest
-import redis
-from pydantic import BaseModel
 
-from fencepost import App, Attempt, Context, Contract, Effect, Natural, Turn
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.errors import Unreachable
 from fencepost.ledger.outbox import publish_again
-from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
-from fencepost_workers.role import Held, Message
+from fencepost_workers.role import Held
 from fencepost_workers.step import Step
-from fencepost_workers.sweep import Sweeper, sweep
-from fencepost_workers.worker import Worker
 from tests.acceptance.stage import until
-
-SECOND = timedelta(seconds=1)
-WITHIN_S = 10
-ENQUEUE = "SELECT run FROM fencepost.enqueue_run('t', %s, 'note', 1, 'svc:x', '{}', interval '60 s')"
-
-
-class Note(BaseModel):
-    key: str
-
-
-class Deed:
-    """What the tool does: waits for the gate, and counts."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.gate.set()
-        self.begun = 0
-        self.most = 0
-        self.running = 0
-        self.error: BaseException | None = None
-
-
-def noting_app(deed: Deed) -> App:
-    app = App("noting")
-    place = app.dependency("place", per_attempt=5 * SECOND, grace=SECOND, reserve=SECOND)
-
-    @place.python(
-        "note.do", effect=Effect.READ, intent=lambda a: (a.key,), contract=Contract(repeat=Natural())
-    )
-    async def do(args: Note, attempt: Attempt) -> dict[str, str]:
-        deed.begun += 1
-        deed.running += 1
-        deed.most = max(deed.most, deed.running)
-        try:
-            await asyncio.get_running_loop().run_in_executor(None, deed.gate.wait, WITHIN_S)
-            if deed.error is not None:
-                raise deed.error
-            return {"noted": args.key}
-        finally:
-            deed.running -= 1
-
-    @app.planner("note", version=1)
-    def note(context: Context) -> Turn:
-        if context.call("do") is None:
-            return Turn([do.propose(Note(key=context.run_id), call_id="do")])
-        return Turn(finish={"done": True})
-
-    app.allow("svc:*", tools=["note.do"])
-    return app
-
-
-@dataclass
-class Shop:
-    """One worker process's parts, without Celery and without a relay: the test reads the outbox itself."""
-
-    database: LedgerDatabase
-    worker: Worker
-    deed: Deed
-    owner: psycopg.Connection[Any]
-
-    def enqueue(self, *keys: str) -> list[UUID]:
-        made = []
-        with psycopg.connect(self.database.dsns["producer"]) as connection:
-            for key in keys:
-                row = connection.execute(ENQUEUE, [key]).fetchone()
-                assert row is not None
-                made.append(UUID(str(row[0])))
-        return made
-
-    def sql(self, statement: str, *args: Any) -> list[Any]:
-        cursor = self.owner.execute(statement, args)
-        return cursor.fetchall() if cursor.description else []
-
-    def due(self, queue: Queue) -> list[Message]:
-        rows = self.sql(
-            "SELECT tenant, subject, generation FROM fencepost.outbox"
-            " WHERE queue = %s AND due_at <= fencepost.now() ORDER BY due_at, subject",
-            str(queue),
-        )
-        return [(t, s, g) for t, s, g in rows]
-
-    def idle(self) -> bool:
-        return self.worker.slots.idle(WITHIN_S)
-
-    def leases(self) -> list[Any]:
-        return list(self.worker.leases._redis.scan_iter("fencepost:lease:*"))
-
-    def leases_are_free(self) -> None:
-        until("no lease is held", lambda: not self.leases(), WITHIN_S)
-
-    def planned(self, *keys: str) -> list[Message]:
-        """Runs of these keys, taken as far as their call; the messages for the dispatcher."""
-        self.enqueue(*keys)
-        step = Step(self.worker, Planner(self.worker))
-        assert step.handle(self.due(Queue.PLANNER)) == len(keys)
-        assert self.idle()
-        found = self.due(Queue.DISPATCHER)
-        assert len(found) == len(keys)
-        return found
-
-    def states(self) -> list[str]:
-        return [row[0] for row in self.sql("SELECT state FROM fencepost.calls ORDER BY id")]
-
-    def ahead(self, seconds: float) -> None:
-        self.sql("UPDATE fencepost.clock SET ahead = ahead + make_interval(secs => %s)", seconds)
-        self.sql("UPDATE fencepost.workers SET last_seen = fencepost.now() WHERE ended_at IS NULL")
+from tests.integration.step_shop import WITHIN_S, Failing, Shop, opened, replaced
 
 
 @pytest.fixture(scope="module")
 def valkey() -> Iterator[LocalValkey]:
     with LocalValkey.start() as server:
         yield server
-
-
-@contextmanager
-def opened(
-    database: LedgerDatabase, valkey: LocalValkey, slots: int, app: App | None = None
-) -> Iterator[Shop]:
-    with redis.Redis.from_url(valkey.url()) as client:
-        client.flushall()
-    settings = Settings(
-        dsn=database.dsns["worker"],
-        redis_url=valkey.url(),
-        app="tests.x:y",
-        slots=slots,
-        planner_cap_s=5,
-        planner_grace_s=1,
-        worker_ttl_s=10,
-    )
-    deed = Deed()
-    worker = Worker(settings, Queue.DISPATCHER, app or noting_app(deed))
-    try:
-        with psycopg.connect(database.owner, autocommit=True) as owner:
-            yield Shop(database, worker, deed, owner)
-    finally:
-        deed.gate.set()
-        worker.stop(WITHIN_S)
 
 
 @pytest.fixture
@@ -301,80 +162,6 @@ def test_two_terms_of_one_subject_in_one_process_have_their_data_each(shop: Shop
                 with pytest.raises(LookupError, match="was not gathered"):
                     asyncio.run_coroutine_threadsafe(acting, shop.worker.loop).result(WITHIN_S)
     assert tried == [None, None]
-
-
-class Failing(Dispatcher):
-    """A dispatcher that fails where the test says."""
-
-    def __init__(self, worker: Worker, at: str, error: BaseException) -> None:
-        super().__init__(worker)
-        self.at = at
-        self.error: BaseException | None = error
-        self.claims: list[c.Claim] = []
-
-    def _fail(self, at: str) -> None:
-        if at == self.at and self.error is not None:
-            raise self.error
-
-    def claim(self, prepared: Any, message: Message, term: c.Term, token: str) -> c.ClaimCall | None:
-        self._fail("claim")
-        claim = super().claim(prepared, message, term, token)
-        assert claim is not None
-        self.claims.append(claim)
-        return claim
-
-    def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
-        self._fail("gather")
-
-    async def act(self, order: c.Order, held: Held) -> c.Command | None:
-        self._fail("act")
-        return await super().act(order, held)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("a bug"), SystemExit(3)])
-def test_an_item_that_fails_inside_the_worker_gives_its_slot_and_lease_back(
-    shop: Shop, error: BaseException
-) -> None:
-    calls = shop.planned("a")
-    assert Step(shop.worker, Failing(shop.worker, "act", error)).handle(calls) == 1
-    assert shop.idle()
-    shop.leases_are_free()
-    assert shop.states() == ["DISPATCHING"]  # its takeover settles it
-    assert Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("b")) == 1  # the loop lives
-    assert shop.idle()
-
-
-def test_claims_that_were_recorded_before_their_data_could_be_read_are_settled_by_takeover(
-    shop: Shop,
-) -> None:
-    calls = shop.planned("a", "b")
-    assert Step(shop.worker, Failing(shop.worker, "gather", RuntimeError("a bug"))).handle(calls) == 0
-    assert shop.idle()
-    shop.leases_are_free()
-    assert shop.states() == ["DISPATCHING"] * 2
-    assert shop.due(Queue.RECONCILER) == []
-    shop.ahead(7)
-    assert len(shop.due(Queue.RECONCILER)) == 2
-    assert shop.deed.begun == 0
-
-
-def test_a_claim_that_cannot_be_built_gives_every_lease_of_its_batch_back(shop: Shop) -> None:
-    calls = shop.planned("a", "b")
-    assert Step(shop.worker, Failing(shop.worker, "claim", RuntimeError("a bug"))).handle(calls) == 0
-    assert shop.idle()
-    assert shop.leases() == []
-    assert shop.states() == ["INTENT_RECORDED"] * 2
-    assert Step(shop.worker, Dispatcher(shop.worker)).handle(calls) == 2
-
-
-@contextmanager
-def replaced(target: Any, name: str, value: Any) -> Iterator[None]:
-    before = getattr(target, name)
-    setattr(target, name, value)
-    try:
-        yield
-    finally:
-        setattr(target, name, before)
 
 
 def once_after(action: Callable[..., Any], error: Exception) -> Callable[..., Any]:
@@ -530,39 +317,3 @@ def test_a_worker_whose_committer_died_says_so(shop: Shop) -> None:
     assert shop.worker._broken() is None
     shop.worker.committer.close()
     assert shop.worker._broken() == "the committer"
-
-
-def test_an_open_subject_without_a_row_is_found_and_gets_it_back(shop: Shop) -> None:
-    (run,) = shop.enqueue("a")
-    assert sweep(shop.worker.pool, shop.worker.ledger) == 0
-    row = "SELECT queue, generation, due_at FROM fencepost.outbox WHERE subject = %s"
-    before = shop.sql(row, run)
-    shop.sql("SET session_replication_role = replica")  # no guard: the bug that this is for
-    shop.sql("DELETE FROM fencepost.outbox")
-    shop.sql("SET session_replication_role = origin")
-    assert sweep(shop.worker.pool, shop.worker.ledger) == 1
-    assert [queue for queue, _, _ in shop.sql(row, run)] == [before[0][0]]
-    assert sweep(shop.worker.pool, shop.worker.ledger) == 0
-
-
-def test_the_sweeper_raises_an_alarm_and_outlives_outages(
-    shop: Shop, caplog: pytest.LogCaptureFixture
-) -> None:
-    shop.enqueue("a")
-    shop.sql("SET session_replication_role = replica")
-    shop.sql("DELETE FROM fencepost.outbox")
-    looks: list[int] = []
-    real = shop.worker.ledger.apply
-
-    def away(commands: Any) -> Any:
-        looks.append(1)
-        if len(looks) == 1:
-            raise Unreachable("Postgres is away")
-        return real(commands)
-
-    with replaced(shop.worker.ledger, "apply", away):
-        sweeper = Sweeper(shop.worker.pool, shop.worker.ledger, every_s=0.01)
-        until("the row is back", lambda: shop.sql("SELECT 1 FROM fencepost.outbox"), WITHIN_S)
-        sweeper.stop()
-    assert "could not look for missing outbox rows: Postgres is away" in caplog.text
-    assert "re-created 1 missing outbox rows" in caplog.text

@@ -26,7 +26,7 @@ from fencepost_workers.role import Role
 from fencepost_workers.step import Step
 from fencepost_workers.worker import Worker
 from tests.integration.raw_server import Answer, RawServer, raw, says
-from tests.integration.test_step import WITHIN_S, Shop, opened
+from tests.integration.step_shop import WITHIN_S, Shop, opened
 
 SECOND = timedelta(seconds=1)
 CANARY = "canary-5f3b/+\"'<x>"

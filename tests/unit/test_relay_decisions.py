@@ -3,48 +3,20 @@
 import itertools
 import logging
 from datetime import UTC, datetime, timedelta
+from uuid import UUID
 
 import pytest
 
 from fencepost.errors import Unreachable
+from fencepost.ledger.outbox import Setback
 from fencepost_relay.__main__ import Report
-from fencepost_relay.relay import (
-    PassResult,
-    Row,
-    Stamp,
-    judge_silence,
-    may_republish,
-    messages,
-    republish_delay,
-    uninterrupted,
-)
+from fencepost_relay.relay import PassResult
+from fencepost_relay.silence import Stamp, judge_silence, uninterrupted
+from fencepost_relay.taking import LAG, Floor, Row, Sent, lists
 
 TTL = timedelta(seconds=10)
-BASE = timedelta(seconds=15)
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 T1 = T0 + timedelta(microseconds=1)
-
-
-# ---- republication
-
-
-@pytest.mark.parametrize(
-    ("publish_count", "seconds"),
-    [
-        (0, 15),  # 15 * 1, after the first publication
-        (1, 30),  # 15 * 2
-        (2, 60),  # 15 * 4
-        (3, 120),  # 15 * 8
-        (4, 120),
-        (10**6, 120),
-    ],
-)
-def test_the_pause_doubles_up_to_eight_intervals(publish_count: int, seconds: int) -> None:
-    assert republish_delay(publish_count, BASE) == timedelta(seconds=seconds)
-
-
-def test_a_queue_at_its_limit_gets_nothing_twice() -> None:
-    assert [may_republish(length, 1000) for length in (0, 999, 1000, 5000)] == [True, True, False, False]
 
 
 # ---- messages
@@ -57,23 +29,95 @@ def row(subject: int, queue: str = "planner", publish_count: int = 1) -> Row:
 def test_rows_become_lists_per_queue_in_their_order() -> None:
     rows = [row(1), row(2, "dispatcher"), row(3), row(4), row(5, "dispatcher")]
 
-    assert messages(rows, {}, limit=10, size=2) == [
+    assert lists(rows, 2) == [
         ("planner", [("shop", "1", 7), ("shop", "3", 7)]),
         ("planner", [("shop", "4", 7)]),
         ("dispatcher", [("shop", "2", 7), ("shop", "5", 7)]),
     ]
 
 
-def test_a_long_queue_still_gets_what_it_has_never_held() -> None:
-    rows = [row(1, publish_count=1), row(2, publish_count=2), row(3, "dispatcher", publish_count=2)]
-
-    sent = messages(rows, {"planner": 10, "dispatcher": 9}, limit=10, size=100)
-
-    assert sent == [("planner", [("shop", "1", 7)]), ("dispatcher", [("shop", "3", 7)])]
-
-
 def test_no_rows_make_no_message() -> None:
-    assert messages([], {}, limit=10, size=100) == []
+    assert lists([], 100) == []
+
+
+# ---- what a queue can hold
+
+
+def at(seconds: float) -> datetime:
+    return T0 + timedelta(seconds=seconds)
+
+
+def sent(*added: tuple[float, int]) -> Sent:
+    history = Sent()
+    for seconds, count in added:
+        history.add(at(seconds), count)
+    return history
+
+
+@pytest.mark.parametrize(
+    ("length", "left"),
+    [
+        (1, at(2)),  # the last message may be there, so all before it have left
+        (3, at(2)),
+        (4, at(1)),  # one of the two sent at 2 s is there as well: nothing is known of the other
+        (5, at(1)),
+        (6, at(0)),
+        (10, at(0)),  # as many as were ever sent: what was there before this relay has left
+        (11, None),  # more than it has sent: the rest is older, or another relay's
+    ],
+)
+def test_a_queue_holds_what_was_sent_to_it_last(length: int, left: datetime | None) -> None:
+    assert sent((0, 0), (1, 5), (2, 2), (3, 3)).left(length) == left
+
+
+def test_of_a_queue_nothing_was_sent_to_nothing_is_known() -> None:
+    assert Sent().left(1) is None
+    assert sent((5, 0)).left(1) is None
+
+
+def test_a_history_that_grows_too_fine_is_kept_coarse_and_on_the_safe_side() -> None:
+    history = sent((0, 0), *((1 + n / 1000, 1) for n in range(1000)))
+
+    assert len(history.times) < 14
+    for length in range(1, 1000):
+        really = at(1 + (1000 - length - 1) / 1000)
+        left = history.left(length)
+        assert left is not None
+        assert left <= really
+
+
+def test_messages_of_one_pass_are_one_point_and_a_clock_set_back_makes_it_earlier() -> None:
+    assert sent((0, 0), (1, 1), (1, 1)).left(1) == at(0)
+    assert sent((10, 0), (20, 1), (5, 1)).times == [at(10), at(5)]
+
+
+# ---- from where on
+
+
+def test_a_look_begins_where_the_last_one_ended_and_now_and_then_at_the_beginning() -> None:
+    floor = Floor()
+    assert floor.begins(100.0) is None, "the first look is thorough"
+    floor = floor.looked(None, at(10), None, at=100.01, took_s=0.01)
+    assert floor.begins(100.02) == at(10) - LAG
+    floor = floor.looked(floor.after, at(10.1), None, at=100.11, took_s=0.01)
+    assert floor.begins(100.12) == at(10.1) - LAG
+    assert floor.begins(101.01) is None, "a second after the last thorough one"
+
+
+def test_a_look_that_left_something_is_followed_by_one_that_begins_there() -> None:
+    floor = Floor().looked(None, at(10), at(3), at=100.0, took_s=0.0)
+    assert floor.begins(100.5) == at(3)
+
+
+def test_thorough_looks_take_a_twentieth_of_the_time_at_most() -> None:
+    floor = Floor().looked(None, at(10), None, at=100.0, took_s=0.4)
+    assert floor.begins(107.9) is not None
+    assert floor.begins(108.0) is None
+
+
+def test_a_clock_set_back_makes_the_next_look_thorough() -> None:
+    floor = Floor(at(10), thorough_at=1000.0)
+    assert floor.looked(at(10), at(9.9), None, at=100.0, took_s=0.0).begins(100.0) is None
 
 
 # ---- silence
@@ -173,9 +217,29 @@ def test_a_dead_worker_is_told_at_once_and_counts_are_gathered(caplog: pytest.Lo
     caplog.set_level(logging.INFO, "fencepost.relay")
     report = Report()
 
-    report.passed(PassResult(3, 2, None, ("0123456789abcdef",)))
+    report.passed(PassResult(3, 2, None, ("0123456789abcdef",)), 0.04)
     report.passed(PassResult(4, 4, None, ()))
     report.flush()
     report.flush()
 
-    assert caplog.messages == ["worker 01234567 is silent; its rows are due", "took 7 rows, published 6"]
+    assert caplog.messages == [
+        "worker 01234567 is silent; its rows are due",
+        "took 7 rows, published 6; longest pass 40 ms",
+    ]
+
+
+def test_what_cannot_be_published_is_told_in_a_line_each_for_what_goes_on_and_what_ends(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def setback(number: int, *, dead: bool) -> Setback:
+        return Setback("shop", UUID(int=number), "ghosts", 5 if dead else 1, dead, "LookupError: no queue")
+
+    Report().passed(PassResult(3, 0, None, (), (setback(1, dead=False), setback(2, dead=False))))
+    Report().passed(PassResult(3, 0, None, (), (setback(3, dead=True),)))
+
+    tried = f"2 rows could not be published and are tried again later; the first, shop/{UUID(int=1)}"
+    aside = f"1 rows are set aside, see `fencepost outbox --dead`; the first, shop/{UUID(int=3)}"
+    assert [(record.levelname, record.message) for record in caplog.records] == [
+        ("WARNING", f"{tried}: LookupError: no queue"),
+        ("ERROR", f"{aside}: LookupError: no queue"),
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
@@ -54,8 +55,10 @@ class Process:
                 self._worker.hearing.also(str(queue))
                 self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
                 if queue is Queue.RECONCILER:
+                    settings = self._worker.settings
+                    republish = timedelta(seconds=settings.republish_s)
                     self._sweeper = Sweeper(
-                        self._worker.pool, self._worker.ledger, self._worker.settings.sweep_s
+                        self._worker.pool, self._worker.ledger, settings.sweep_s, republish
                     )
             return self._steps[queue]
 

@@ -10,6 +10,10 @@ in the task for a slot.
 Whatever fails between a recorded claim and a recorded outcome is settled by the claim's takeover: the
 row is due again at the attempt's deadline and grace, at once if this process ends. Slots and leases are
 given back always.
+
+A subject that cannot be begun costs its neighbours a few milliseconds, not their turn: whatever fails for a
+list is asked again in halves. Its failure is counted in the outbox, unless it is an outage's, and after the
+last it is set aside for a person.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import random
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import TypeVar
 
 import psycopg
 
@@ -27,11 +33,14 @@ from fencepost.clock import boottime, token
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.leases import Want, lease_key
 from fencepost.ledger import reads
-from fencepost.ledger.outbox import publish_again
+from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
+from fencepost.publication import apart
 from fencepost_workers.patience import Patience
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
+
+R = TypeVar("R")
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +53,28 @@ CLAIM_PATIENCE_S = 3.0  # for a Postgres that restarts; longer than that, its ro
 class _Wish:
     """A claim about to be made, under a lease."""
 
+    message: Message
     claim: c.Claim
     term: c.Term
     lease: str
+
+
+_Answered = tuple[c.Answer, float] | Exception
+
+
+def _sound(
+    messages: Sequence[Message], answers: Sequence[R | Exception], failed: list[Failed]
+) -> list[tuple[Message, R]]:
+    """The answers that are no errors. An item's own error is put down as its failure, an outage is raised."""
+    sound: list[tuple[Message, R]] = []
+    for message, answer in zip(messages, answers, strict=True):
+        if not isinstance(answer, Exception):
+            sound.append((message, answer))
+        elif its_own(answer):
+            failed.append(Failed(message, answer))
+        else:
+            raise answer
+    return sound
 
 
 class Step:
@@ -56,6 +84,7 @@ class Step:
         self._worker = worker
         self._role = role
         self._patience = Patience()
+        self._republish = timedelta(seconds=worker.settings.republish_s)
 
     def handle(self, messages: Sequence[Message]) -> int:
         """Claim and start everything a task names, as slots allow; how many were started.
@@ -113,66 +142,84 @@ class Step:
     def _claim(self, batch: Sequence[Message]) -> tuple[list[tuple[c.Order, Held]], list[Message]]:
         """What was granted, and the items of which somebody else holds the lease."""
         stamped = self._worker.pulse.token()
-        with self._worker.pool.reading() as connection:
-            prepared = reads.prepare(connection, [(tenant, subject) for tenant, subject, _ in batch])
-        # A message of another generation is old news; the claim would say so, but why ask.
-        known = [(m, p) for m in batch if (p := prepared.get(m[1])) is not None and p.generation == m[2]]
-        wishes, refused = self._granted(known, stamped)
-        return (self._claimed(wishes, stamped) if wishes else []), refused
+        failed: list[Failed] = []
+        try:
+            known = self._prepared(batch, failed)
+            wishes, refused = self._granted(known, stamped, failed)
+            return (self._claimed(wishes, stamped, failed) if wishes else []), refused
+        finally:
+            self._fail(failed)
 
-    def _claimed(self, wishes: Sequence[_Wish], stamped: str) -> list[tuple[c.Order, Held]]:
+    def _prepared(self, batch: Sequence[Message], failed: list[Failed]) -> list[tuple[Message, Prepared]]:
+        def prepare(part: Sequence[Message]) -> list[Prepared | None]:
+            with self._worker.pool.reading() as connection:
+                found = reads.prepare(connection, [(tenant, subject) for tenant, subject, _ in part])
+            return [found.get(subject) for _, subject, _ in part]
+
+        read = _sound(batch, apart(batch, prepare, its_own), failed)
+        # A message of another generation is old news; the claim would say so, but why ask.
+        return [(m, p) for m, p in read if p is not None and p.generation == m[2]]
+
+    def _claimed(
+        self, wishes: Sequence[_Wish], stamped: str, failed: list[Failed]
+    ) -> list[tuple[c.Order, Held]]:
         """The orders these claims were answered with, and all that is needed to act on them."""
         kept: list[tuple[c.Order, Held]] = []
         try:
             answers = self._apply([wish.claim for wish in wishes])
-            kept = self._kept(wishes, answers)
-            self._judge_pulse(stamped, [answer for answer, _ in answers])
-            self._gather(kept)
-        except BaseException:
-            kept = []
-            raise
+            taken = self._kept(wishes, answers, failed)
+            self._judge_pulse(stamped, [answer[0] for answer in answers if isinstance(answer, tuple)])
+            kept = self._gathered(taken)
         finally:
             self._let_go(wishes, kept)
         return kept
 
     def _granted(
-        self, known: Sequence[tuple[Message, Prepared]], stamped: str
+        self, known: Sequence[tuple[Message, Prepared]], stamped: str, failed: list[Failed]
     ) -> tuple[list[_Wish], list[Message]]:
         """The claims to make, of what this process knows and was granted; and what others hold."""
-        wants = [
-            Want(lease_key(m[0], m[1]), token(), p.fence, p.owner, self._role.lease_ttl(p)) for m, p in known
-        ]
-        fences = self._worker.leases.grant(wants) if wants else []
+        wanted: list[tuple[Message, Prepared, Want]] = []
+        for message, prepared in known:
+            try:
+                ttl = self._role.lease_ttl(prepared)
+                want = Want(lease_key(*message[:2]), token(), prepared.fence, prepared.owner, ttl)
+                wanted.append((message, prepared, want))
+            except Exception as error:  # noqa: BLE001 - counted below
+                failed.append(Failed(message, error))
+        fences = self._worker.leases.grant([want for _, _, want in wanted]) if wanted else []
         wishes: list[_Wish] = []
         refused: list[Message] = []
-        unknown: list[tuple[str, str]] = []
         try:
-            for (message, prepared), want, fence in zip(known, wants, fences, strict=True):
+            for (message, prepared, want), fence in zip(wanted, fences, strict=True):
                 if fence is None:
                     refused.append(message)
                     continue
                 term = c.Term(want.owner, fence)
-                claim = self._role.claim(prepared, message, term, stamped)
-                if claim is None:
-                    unknown.append((want.key, want.owner))
+                try:
+                    claim = self._role.claim(prepared, message, term, stamped)
+                except Exception as error:  # noqa: BLE001 - counted below
+                    failed.append(Failed(message, error))
                 else:
-                    wishes.append(_Wish(claim, term, want.key))
+                    if claim is not None:
+                        wishes.append(_Wish(message, claim, term, want.key))
         except BaseException:
-            unknown = [(want.key, want.owner) for want in wants]
+            wishes = []
             raise
         finally:
-            self._worker.leases.release(unknown)
+            holding = {wish.lease for wish in wishes}
+            unused = [(want.key, want.owner) for _, _, want in wanted if want.key not in holding]
+            self._worker.leases.release(unused)
         return wishes, refused
 
-    def _apply(self, claims: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
-        """Each claim's answer, and the clock before it was sent. Busy ones again, a few times: their row
-        is being
-        moved at this instant. A claim whose COMMIT's reply was lost answers again with the time that is
-        left.
+    def _apply(self, claims: Sequence[c.Claim]) -> list[_Answered]:
+        """Each claim's answer, and the clock before it was sent; or the error of that claim alone.
+
+        Busy ones again, a few times: their row is being moved at this instant. A claim whose COMMIT's reply
+        was lost answers again with the time that is left.
         """
         answers = self._applied(claims)
         for _ in range(BUSY_TRIES):
-            busy = [n for n, (answer, _) in enumerate(answers) if isinstance(answer, c.Busy)]
+            busy = [n for n, a in enumerate(answers) if isinstance(a, tuple) and isinstance(a[0], c.Busy)]
             if not busy:
                 break
             time.sleep(BUSY_PAUSE_S * random.random())
@@ -180,21 +227,34 @@ class Step:
                 answers[n] = answer
         return answers
 
-    def _applied(self, claims: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
-        def once() -> list[tuple[c.Answer, float]]:
+    def _applied(self, claims: Sequence[c.Claim]) -> list[_Answered]:
+        def once(part: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
             anchor = boottime()
-            return [(answer, anchor) for answer in self._worker.ledger.apply(claims)]
+            return [(answer, anchor) for answer in self._worker.ledger.apply(part)]
 
-        return self._patience.call(once, CLAIM_PATIENCE_S, f"{len(claims)} claims wait")
+        def patiently(part: Sequence[c.Claim]) -> list[tuple[c.Answer, float]]:
+            return self._patience.call(lambda: once(part), CLAIM_PATIENCE_S, f"{len(part)} claims wait")
+
+        return apart(claims, patiently, its_own)
 
     def _kept(
-        self, wishes: Sequence[_Wish], answers: Sequence[tuple[c.Answer, float]]
+        self, wishes: Sequence[_Wish], answers: Sequence[_Answered], failed: list[Failed]
     ) -> list[tuple[c.Order, Held]]:
+        """Raises the outage if there was one for all: then nothing is known of any."""
+        outages = [a for a in answers if isinstance(a, Exception) and not its_own(a)]
+        if len(outages) == len(answers):
+            raise outages[0]
         kept: list[tuple[c.Order, Held]] = []
-        for wish, (answer, anchor) in zip(wishes, answers, strict=True):
+        for wish, answered in zip(wishes, answers, strict=True):
+            if isinstance(answered, Exception):
+                failed.append(Failed(wish.message, answered))
+                continue
+            answer, anchor = answered
             if isinstance(answer, c.Plan | c.Send | c.Ask | c.Offset):
                 kept.append((answer, Held(wish.term, wish.lease, anchor)))
-            elif isinstance(answer, c.Broken | c.Unfamiliar):
+            elif isinstance(answer, c.Broken):
+                failed.append(Failed(wish.message, f"its claim was refused: {answer.why}"))
+            elif isinstance(answer, c.Unfamiliar):
                 log.warning("%s: not claimed: %s", self._role.queue, answer)
         return kept
 
@@ -204,12 +264,44 @@ class Step:
         else:
             self._worker.pulse.trusted(stamped)
 
-    def _gather(self, kept: Sequence[tuple[c.Order, Held]]) -> None:
-        if not kept:
+    def _gathered(self, taken: Sequence[tuple[c.Order, Held]]) -> list[tuple[c.Order, Held]]:
+        """Those of which all was read that acting on them needs; the others their takeover settles."""
+
+        def gather(part: Sequence[tuple[c.Order, Held]]) -> list[None]:
+            waiting = f"{len(part)} claimed items wait"
+            self._patience.call(lambda: self._role.gather(part), CLAIM_PATIENCE_S, waiting)
+            return [None] * len(part)
+
+        kept = []
+        for one, error in zip(taken, apart(taken, gather, its_own), strict=True):
+            if error is None:
+                kept.append(one)
+            elif its_own(error):
+                why = "%s: a claimed item could not be read; its takeover will settle it"
+                log.error(why, self._role.queue, exc_info=error)
+            else:
+                raise error
+        return kept
+
+    def _fail(self, failed: Sequence[Failed]) -> None:
+        """Count the failures that are their rows' own; whatever is not, is published again and no more."""
+        own = [one for one in failed if isinstance(one.error, str) or its_own(one.error)]
+        for message, error in failed:
+            trace = error if isinstance(error, Exception) else None
+            log.warning(
+                "%s: %s/%s could not be begun: %s", self._role.queue, *message[:2], error, exc_info=trace
+            )
+        if not own:
             return
-        self._patience.call(
-            lambda: self._role.gather(kept), CLAIM_PATIENCE_S, f"{len(kept)} claimed items wait"
-        )
+        try:
+            with self._worker.pool.connection() as connection:
+                setbacks = fail(connection, own, self._republish)
+        except (FencepostError, psycopg.Error) as error:
+            log.warning("%s: %d failures were not counted: %s", self._role.queue, len(own), error)
+            return
+        for one in setbacks:
+            if one.dead:
+                log.error("%s/%s is set aside after %d failures", one.tenant, one.subject, one.failures)
 
     def _let_go(self, wishes: Sequence[_Wish], kept: Sequence[tuple[c.Order, Held]]) -> None:
         """Give back the leases of claims that came to nothing: now, lest the next claimer finds them held."""

@@ -1,46 +1,81 @@
-"""The sweep: open subjects that have lost their outbox row get it back, once a minute, in a reconciler's
-process.
+"""The sweep, now and then in a reconciler's process: open subjects that have lost their outbox row get it
+back, and rows put off for longer than anything puts them off are published.
 
-Nothing should ever lose one: a subject without a row is a run that stands still for ever. So any found
-is an alarm.
+Nothing should ever lose a row: a subject without one is a run that stands still for ever. So any found is an
+alarm, which names the subjects. A row is put off too long when the clock was set back after it was published.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from uuid import UUID
 
+from fencepost import commands as c
 from fencepost.errors import FencepostError
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
-from fencepost.ledger.outbox import missing
+from fencepost.ledger.outbox import FIRST, Place, its_own, missing, replace_misplaced
+from fencepost.publication import apart
 from fencepost.testing import fault
 
 log = logging.getLogger(__name__)
 
 EVERY_S = 60.0
+PAGE = 1000  # missing rows looked for by one statement
 AT_ONCE = 100  # rows re-created by one transaction
+REPUBLISH = timedelta(seconds=15)
+_NAMED = 5  # subjects an alarm names
 
 
-def sweep(pool: Pool, ledger: Ledger) -> int:
-    """Look once, and re-create what is missing, under the locks and only if it still is; how many were
-    found.
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What one sweep found: subjects without their row, and rows that were put off too long."""
+
+    missing: tuple[UUID, ...] = ()
+    misplaced: tuple[UUID, ...] = ()
+
+
+def sweep(pool: Pool, ledger: Ledger, republish: timedelta = REPUBLISH, page: int = PAGE) -> Swept:
+    """Look once, page by page, and mend under the locks whatever still needs it.
+
+    What cannot be given its row is logged and hides nothing behind it. Raises Unreachable in an outage.
     """
+    found: list[UUID] = []
+    place: Place | None = FIRST
+    while place is not None:
+        with pool.connection() as connection:
+            commands, place = missing(connection, place, page)
+        fault("sweep.after_look")
+        for start in range(0, len(commands), AT_ONCE):
+            _mend(ledger, commands[start : start + AT_ONCE])
+        found += [command.subject for command in commands]
     with pool.connection() as connection:
-        found = missing(connection)
-    fault("sweep.after_look")
-    for start in range(0, len(found), AT_ONCE):
-        ledger.apply(found[start : start + AT_ONCE])
-    return len(found)
+        misplaced = replace_misplaced(connection, republish)
+    return Swept(tuple(found), tuple(subject for _, subject in misplaced))
+
+
+def _mend(ledger: Ledger, commands: Sequence[c.Sweep]) -> None:
+    for command, answer in zip(commands, apart(commands, ledger.apply, its_own), strict=True):
+        if isinstance(answer, Exception) and not its_own(answer):
+            raise answer
+        if isinstance(answer, Exception | c.Broken):
+            log.error("the outbox row of %s/%s cannot be made: %s", command.tenant, command.subject, answer)
 
 
 class Sweeper:
     """A thread that sweeps every so many seconds until it is stopped. Outages are logged and outlived."""
 
-    def __init__(self, pool: Pool, ledger: Ledger, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self, pool: Pool, ledger: Ledger, every_s: float = EVERY_S, republish: timedelta = REPUBLISH
+    ) -> None:
         self._pool = pool
         self._ledger = ledger
         self._every_s = every_s
+        self._republish = republish
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
         self._thread.start()
@@ -53,11 +88,26 @@ class Sweeper:
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
             try:
-                found = sweep(self._pool, self._ledger)
+                found = sweep(self._pool, self._ledger, self._republish)
             except FencepostError as error:
                 log.warning("could not look for missing outbox rows: %s", error)
             except Exception:
                 log.exception("could not look for missing outbox rows")
             else:
-                if found:
-                    log.error("re-created %d missing outbox rows", found)
+                _tell(found)
+
+
+def _tell(found: Swept) -> None:
+    if found.missing:
+        log.error("re-created %d missing outbox rows: %s", len(found.missing), _names(found.missing))
+    if found.misplaced:
+        log.error(
+            "published %d rows that were put off too long (was the clock set back?): %s",
+            len(found.misplaced),
+            _names(found.misplaced),
+        )
+
+
+def _names(subjects: Sequence[UUID]) -> str:
+    more = " and more" if len(subjects) > _NAMED else ""
+    return ", ".join(map(str, subjects[:_NAMED])) + more

@@ -13,6 +13,7 @@ from typing import Any
 import redis
 
 from fencepost_relay.publisher import Item, Publisher
+from fencepost_relay.relay import Relay
 from tests.integration.rows import Sql
 
 MINUTE = timedelta(minutes=1)
@@ -46,6 +47,25 @@ def pauses(sql: Sql) -> list[timedelta]:
 def cut_sessions(sql: Sql) -> None:
     relays = "FROM pg_stat_activity WHERE application_name = 'fencepost relay'"
     sql.execute(f"SELECT pg_terminate_backend(pid) {relays}")
+
+
+class Clock:
+    """A relay's own clock, which stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def pass_seconds(relay: Relay, clock: Clock, seconds: int) -> list[str]:
+    """A pass after each second of its clock; who was declared dead."""
+    dead: list[str] = []
+    for _ in range(seconds):
+        clock.now += 1
+        dead += relay.run_once().declared_dead
+    return dead
 
 
 class Watched(Publisher):

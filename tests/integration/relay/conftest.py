@@ -12,10 +12,7 @@ from fencepost.ledger.migrate import upgrade
 from fencepost_ops.local import LocalPostgres, LocalValkey
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import Relay
-from tests.integration.relay.bench import (
-    MINUTE,
-    Process,
-)
+from tests.integration.relay.bench import MINUTE, Process
 from tests.integration.rows import Sql
 
 
@@ -60,7 +57,11 @@ def make_relay(dsn: str, valkey: LocalValkey, raw: redis.Redis) -> Iterator[Call
     made: list[Relay] = []
 
     def make(publisher: Publisher | None = None, **settings: Any) -> Relay:
-        made.append(Relay(dsn, publisher or Publisher(valkey.url()), **{"republish": MINUTE} | settings))
+        made.append(
+            Relay(
+                dsn, publisher or Publisher(valkey.url()), **{"republish": MINUTE, "ahead": MINUTE} | settings
+            )
+        )
         return made[-1]
 
     yield make

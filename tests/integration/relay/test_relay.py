@@ -8,16 +8,20 @@ import pytest
 import redis
 
 from fencepost.errors import Unreachable
+from fencepost.publication import republish_delay
 from fencepost_ops.local import LocalPostgres, LocalValkey
+from fencepost_relay import taking
 from fencepost_relay.publisher import Publisher
-from fencepost_relay.relay import Relay, republish_delay
+from fencepost_relay.relay import Relay
 from tests.integration.relay.bench import (
     MINUTE,
+    Clock,
     Process,
     Watched,
     cut_sessions,
     items,
     messages,
+    pass_seconds,
     pauses,
     publish_again,
     published,
@@ -106,41 +110,56 @@ def test_the_push_is_committed_before_the_message_is_sent(
 def test_a_row_nobody_claims_is_published_again_ever_more_slowly(
     sql: Sql, raw: redis.Redis, make_relay: Callable[..., Relay]
 ) -> None:
-    subject = put_row(sql)
-    relay = make_relay()
+    put_row(sql)
+    clock = Clock()
+    relay = make_relay(clock=clock)
 
     for count in range(6):
         publish_again(sql)
+        raw.delete("planner")
+        clock.now += 1
         assert relay.run_once().published == 1
         (pause,) = pauses(sql)
         expected = republish_delay(count, MINUTE)
         assert expected - timedelta(seconds=2) < pause <= expected
 
-    assert published(raw) == [str(subject)] * 6
     due = "SELECT due_at <= fencepost.now() AND generation = 1 FROM fencepost.outbox"
     assert value(sql, due), "publishing moves nothing but the publication"
 
 
-def test_a_long_queue_gets_new_rows_only(
+def test_a_message_that_may_still_wait_in_its_queue_is_not_sent_again(
+    sql: Sql, raw: redis.Redis, make_relay: Callable[..., Relay], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(taking, "_APART", timedelta(0))
+    clock = Clock()
+    relay = make_relay(clock=clock, republish=timedelta(milliseconds=1))  # all pauses are over at once
+    old = put_row(sql)
+    relay.run_once()
+    new = put_row(sql)
+    pass_seconds(relay, clock, 3)
+    assert published(raw) == [str(old), str(new)], "what no queue has held goes out whatever waits there"
+    counts = "SELECT publish_count FROM fencepost.outbox"
+    assert [count for (count,) in sql.execute(counts)] == [1, 1], "and what waits costs no update"
+
+    raw.rpop("planner")  # somebody took the message of the old one, and nobody claimed it
+    pass_seconds(relay, clock, 3)
+    assert published(raw) == [str(new), str(old)], "the one left was sent after it"
+
+
+def test_a_relay_that_has_just_begun_waits_until_it_knows_what_a_queue_holds(
     sql: Sql, raw: redis.Redis, make_relay: Callable[..., Relay]
 ) -> None:
     old = put_row(sql)
-    relay = make_relay(queue_limit=2)
-    relay.run_once()
-    raw.rpush("planner", "x")
+    make_relay().run_once()
     publish_again(sql)
-    new = put_row(sql)
+    clock = Clock()
+    relay = make_relay(clock=clock)
+    pass_seconds(relay, clock, 2)
+    assert published(raw) == [str(old)]
 
-    result = make_relay(queue_limit=2).run_once()
-
-    assert (result.taken, result.published) == (2, 1)
-    raw.lrem("planner", 1, "x")
-    assert published(raw) == [str(old), str(new)]
-    assert min(pauses(sql)) > timedelta(seconds=50), "what was held back comes again later"
-
-    publish_again(sql)
-    raw.delete("planner")
-    assert make_relay(queue_limit=2).run_once().published == 2
+    raw.delete("planner")  # Redis has lost everything
+    pass_seconds(relay, clock, 2)
+    assert published(raw) == [str(old)]
 
 
 # ---- side by side
@@ -190,14 +209,6 @@ def test_two_relay_processes_publish_each_due_row_once(
 # ---- silent workers
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def put_worker(sql: Sql, token: str, *, ended: bool = False) -> None:
     sql.execute(
         "INSERT INTO fencepost.workers (token, role, host, pid, started_at, last_seen, ended_at)"
@@ -208,14 +219,6 @@ def put_worker(sql: Sql, token: str, *, ended: bool = False) -> None:
 
 def stamp(sql: Sql, token: str) -> None:
     sql.execute("UPDATE fencepost.workers SET last_seen = fencepost.now() WHERE token = %s", [token])
-
-
-def pass_seconds(relay: Relay, clock: Clock, seconds: int) -> list[str]:
-    dead: list[str] = []
-    for _ in range(seconds):
-        clock.now += 1
-        dead += relay.run_once().declared_dead
-    return dead
 
 
 def test_the_rows_of_a_silent_worker_are_due_after_a_ttl_of_our_time(
