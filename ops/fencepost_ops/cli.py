@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "show": "fencepost_ops.commands.runs:show",
     "watch": "fencepost_ops.commands.watch:watch",
     "workers": "fencepost_ops.commands.fleet:workers",
-    "outbox": "fencepost_ops.commands.fleet:outbox",
+    "outbox": "fencepost_ops.commands.outbox:outbox",
     "unresolved": "fencepost_ops.commands.settle:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",

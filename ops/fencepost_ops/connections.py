@@ -11,7 +11,7 @@ from typing import Final
 
 RELAY: Final = 1  # its one session
 PULSE: Final = 1  # beside each worker
-CLIENT: Final = 4  # the pool of an intake, which is a producer
+INTAKE: Final = 2  # its pool
 SPARE: Final = 20  # processes that start or hand back, the command line, other producers, monitoring
 RESERVED: Final = 3  # what Postgres keeps for superusers, by default
 LEAST: Final = 300  # what a Postgres of our own gets at least: a session nobody opens costs some kilobytes
@@ -22,7 +22,7 @@ def sessions(role: str, pool_size: int) -> int:
     if role == "relay":
         return RELAY
     if role == "intake":
-        return CLIENT
+        return INTAKE
     return pool_size + PULSE
 
 
@@ -41,7 +41,7 @@ def max_connections(scale: Mapping[str, int], pool_size: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """`needed` of `allowed` sessions; so many `more` worker processes fit before the sum exceeds the limit."""
+    """`needed` of `allowed` sessions; `more` worker processes fit before the sum exceeds the limit."""
 
     needed: int
     allowed: int

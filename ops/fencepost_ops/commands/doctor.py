@@ -1,0 +1,145 @@
+"""`fencepost doctor`: settings, versions, Postgres, Redis and the fleet, judged."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+import click
+from rich.text import Text
+
+from fencepost.canonical import sanitize
+from fencepost.errors import FencepostError, UsageError
+from fencepost.settings import Settings
+from fencepost_ops.commands.live import stall_age
+from fencepost_ops.commands.output import console, print_json, print_table, shown
+from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, redis_option
+from fencepost_ops.doctor import gather
+from fencepost_ops.doctor.facts import PostgresFacts, RedisFacts
+from fencepost_ops.doctor.findings import Finding, Level, Unread
+from fencepost_ops.doctor.fleet import judge_fleet
+from fencepost_ops.doctor.postgres import judge_postgres
+from fencepost_ops.doctor.redis import judge_redis
+from fencepost_ops.doctor.settings import judge_settings
+from fencepost_ops.doctor.versions import judge_versions
+
+_STYLES: Final = {
+    Level.OK: "green",
+    Level.NOTE: "",
+    Level.WARNING: "yellow",
+    Level.PROBLEM: "bold red",
+}
+_UNREACHABLE: Final = 3
+_SENTENCE: Final = 2000  # characters; a server's own words may be among them
+
+
+@click.command()
+@dsn_option
+@redis_option
+@json_option
+@pass_session
+@click.pass_context
+def doctor(ctx: click.Context, session: Session, as_json: bool) -> None:
+    """Judge settings, servers and the fleet.
+
+    Each finding is ok, a note, a warning or a problem, with what it means and what to do. It changes nothing,
+    and what its login may not see it says. Exit code 1 if there is a problem, 3 if Postgres or Redis cannot
+    be reached; the rest is shown all the same.
+    """
+    settings = session.settings("dsn")
+    postgres, redis, unreached = _gathered(settings)
+    findings = [*_judged(settings, postgres, redis), *unreached]
+    if as_json:
+        print_json({"settings": list(_settings(settings)), "findings": findings})
+    else:
+        _show(settings, findings)
+    if unreached:
+        ctx.exit(_UNREACHABLE)
+    ctx.exit(int(any(finding.level is Level.PROBLEM for finding in findings)))
+
+
+def _gathered(settings: Settings) -> tuple[PostgresFacts | None, RedisFacts | None, list[Finding]]:
+    """The facts of both servers, None for one that cannot be reached, which is then among the findings."""
+    unreached = []
+    postgres: PostgresFacts | None = None
+    redis: RedisFacts | None = None
+    server: gather.Session | None = None
+    try:
+        server = gather.open_postgres(settings.dsn)
+        postgres = gather.postgres(server)
+    except FencepostError as error:
+        unreached.append(_unreached("Postgres", error, "FENCEPOST_DSN"))
+    try:
+        if not settings.redis_url:
+            raise UsageError("set FENCEPOST_REDIS_URL: relays and workers cannot start without it")
+        redis = gather.broker(
+            settings.redis_url, settings.intake_queue, server if postgres is not None else None
+        )
+    except FencepostError as error:
+        unreached.append(_unreached("Redis", error, "FENCEPOST_REDIS_URL"))
+    if server is not None:
+        server.close()
+    return postgres, redis, unreached
+
+
+def _unreached(area: str, error: Exception, variable: str) -> Finding:
+    return Finding(area, Level.PROBLEM, str(error), f"start it, or correct {variable}")
+
+
+def _judged(
+    settings: Settings, postgres: PostgresFacts | None, redis: RedisFacts | None
+) -> Iterator[Finding]:
+    yield from judge_settings(settings)
+    yield from judge_versions(gather.versions(), postgres, redis)
+    if postgres is not None:
+        yield from judge_postgres(postgres, settings.pool_size)
+    if redis is not None:
+        yield from judge_redis(redis)
+    if postgres is None:
+        return
+    if isinstance(postgres.fleet, Unread):
+        yield Finding("fleet", Level.NOTE, f"not checked ({postgres.fleet.why})", "use a reader's login")
+        return
+    yield from judge_fleet(
+        postgres.fleet,
+        postgres.sessions,
+        redis.lengths if redis is not None else {},
+        intake=settings.intake_queue,
+        ttl=timedelta(seconds=settings.worker_ttl_s),
+        stall=stall_age(settings),
+    )
+
+
+def _settings(settings: Settings) -> Iterator[dict[str, Any]]:
+    fields = type(settings).model_fields
+    for (variable, value, meaning), (name, field) in zip(settings.described(), fields.items(), strict=True):
+        default = getattr(settings, name) == field.default
+        yield {"name": variable, "value": value, "default": default, "meaning": meaning}
+
+
+def _show(settings: Settings, findings: Sequence[Finding]) -> None:
+    rows = [
+        (item["name"], shown(item["value"], "" if item["default"] else "bold"), item["meaning"])
+        for item in _settings(settings)
+    ]
+    print_table(["SETTING!", "VALUE", "MEANING?"], rows)
+    out, area = console(), ""
+    for finding in findings:
+        if finding.area != area:
+            area = finding.area
+            out.print(Text(f"\n{area}", "bold"))
+        out.print(
+            Text(f"  {finding.level:<8} ", _STYLES[finding.level]),
+            Text(sanitize(finding.says, _SENTENCE)),
+            sep="",
+        )
+        if finding.do:
+            out.print(Text(f"           → {finding.do}", "dim" if finding.level is Level.NOTE else ""))
+    counts = Counter(finding.level for finding in findings)
+    said = [
+        f"{counts[level]} {level}{'' if counts[level] == 1 else 's'}"
+        for level in (Level.PROBLEM, Level.WARNING)
+    ]
+    click.echo(f"\n{', '.join(said)}")
