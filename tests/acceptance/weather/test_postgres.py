@@ -5,11 +5,11 @@ import signal
 import time
 
 from tests.acceptance.stage import Stage
-from tests.acceptance.weather import LONG
+from tests.acceptance.weather import LONG, long_only
 from tests.acceptance.weather.load import all_settle, orders, under_way
 from tests.acceptance.weather.routed import RELAYS, WORKERS, routed
 
-COUNT = 60 if LONG else 8
+COUNT = 60 if LONG else 4
 
 
 def test_sessions_that_fall_silent_are_given_up_by_workers_relays_and_pulses(stage: Stage) -> None:
@@ -23,6 +23,7 @@ def test_sessions_that_fall_silent_are_given_up_by_workers_relays_and_pulses(sta
     assert stage.fleet.pids() == before
 
 
+@long_only
 def test_a_wire_to_postgres_that_is_dead_for_a_while_costs_time_only(stage: Stage) -> None:
     """Old sessions fall silent and new ones are not answered either."""
     sent = orders(stage, COUNT)
@@ -40,6 +41,7 @@ def test_a_slow_wire_to_postgres_costs_time_only(stage: Stage) -> None:
     all_settle(stage, orders(stage, COUNT, delay_s=0.05))
 
 
+@long_only
 def test_cut_sessions_cost_time_only(stage: Stage) -> None:
     sent = orders(stage, COUNT)
     under_way(stage, sent)
