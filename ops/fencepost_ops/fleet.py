@@ -37,6 +37,9 @@ READY_WITHIN_S = 60.0
 PORT_FILE = "port"
 PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
 
+FLOWER_ENV: Final = {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"}
+"""Its API answers whoever asks, and only reads."""
+
 SHRUNK = {
     "FENCEPOST_REPUBLISH_S": "2",
     "FENCEPOST_WORKER_TTL_S": "3",
@@ -187,12 +190,7 @@ class Fleet:
     def _add_flower(self) -> None:
         port = self.options.flower_port or free_port()
         self.flower_url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "celery", "-A", "fencepost_workers.celery", "flower"]
-        command += ["--address=127.0.0.1", f"--port={port}", "--logging=error"]
-        # Loopback only, and its API reads only.
-        self.add(
-            "flower", command, "reader", {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"}
-        )
+        self.add("flower", flower_command(port), "reader", FLOWER_ENV)
 
     def add(self, name: str, argv: list[str], role: str, env: Mapping[str, str] | None = None) -> None:
         """Start a process of this fleet under a role's login."""
@@ -245,6 +243,12 @@ class Fleet:
                 if time.monotonic() > until:
                     raise TimeoutError(f"not ready after {within_s:g} s: {', '.join(missing)}")
                 time.sleep(0.05)
+
+
+def flower_command(port: int) -> list[str]:
+    """Flower on this port, on loopback only; it takes nothing from the fleet's queues."""
+    celery = [sys.executable, "-m", "celery", "-A", "fencepost_workers.celery", "flower"]
+    return [*celery, "--address=127.0.0.1", f"--port={port}", "--logging=error"]
 
 
 def _kept_port(folder: Path) -> int:
