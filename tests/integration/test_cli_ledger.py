@@ -234,7 +234,7 @@ def test_the_outbox_is_counted_per_queue(bench: Bench, shell: Shell) -> None:
     planner, reconciler = shell.json("outbox", role="relay")
     assert (planner["queue"], planner["rows"], planner["due"]) == ("planner", 2, 1)
     assert (reconciler["queue"], reconciler["rows"], reconciler["waiting"]) == ("reconciler", 1, 1)
-    assert re.search(r"planner +2 +1 +[58](\.\d+)? s +0 +0 +in ", shell.ok("outbox"))
+    assert re.search(r"planner +2 +1 +\d+(\.\d+)? s +0 +0 +0 +in ", shell.ok("outbox"))
 
 
 def test_tools_are_listed_with_their_class_and_risk(shell: Shell) -> None:

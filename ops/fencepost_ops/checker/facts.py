@@ -101,7 +101,7 @@ class OperationRow:
 
 @dataclass(frozen=True, slots=True)
 class OutboxRow:
-    """A row of `outbox`."""
+    """A row of `outbox`; one with a `dead_at` was set aside, because it failed too often."""
 
     tenant: str
     subject: UUID
@@ -109,6 +109,7 @@ class OutboxRow:
     run: UUID
     queue: str
     due_at: datetime
+    dead_at: datetime | None
 
 
 _SPELLED = {

@@ -81,10 +81,15 @@ def waiting(tables: Tables) -> list[str]:
         C.NEEDS_REPAIR: "fencepost repair",
         C.AWAITING_APPROVAL: "fencepost approve",
     }
-    return [
+    calls = [
         f"run {call.run}: {call.named} waits for an operator: {asked[CallState(call.state)]} {call.id}"
         for call in tables.calls.values()
         if call.state in PERSONS
+    ]
+    return calls + [
+        f"run {row.run}: {row.kind} {row.subject} is set aside: fencepost outbox requeue {row.subject}"
+        for row in tables.outbox
+        if row.dead_at is not None
     ]
 
 
@@ -94,11 +99,16 @@ def unsettled(tables: Tables) -> Iterator[Violation]:
     for call in tables.calls.values():
         if call.state not in ENDED:
             open_calls[call.tenant, call.run].append(call)
-    excused: set[Key] = set()
+    # What was set aside waits for a person as well, and whatever waits for it.
+    aside = {(row.tenant, row.subject) for row in tables.outbox if row.dead_at is not None}
+    excused: set[Key] = set(aside)
     for key, run in tables.runs.items():
         left = open_calls.get(key, [])
-        busy = [c for c in left if c.state not in PERSONS]
-        excused |= {(c.tenant, c.id) for c in left if c.state in PERSONS}
+        persons = {(c.tenant, c.id) for c in left if c.state in PERSONS or (c.tenant, c.id) in aside}
+        busy = [c for c in left if (c.tenant, c.id) not in persons]
+        excused |= persons
+        if key in aside and not busy:
+            continue
         if busy:
             names = ", ".join(f"{c.named} {c.state}" for c in busy)
             yield Violation(

@@ -1,4 +1,4 @@
-"""`fencepost workers` and `fencepost outbox`: who claims, and what waits to be claimed."""
+"""`fencepost workers`: who claims."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from datetime import timedelta
 import click
 
 from fencepost.ledger import listings
-from fencepost.states import Queue
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import print_json, print_table, shown, when
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session
@@ -46,34 +45,3 @@ def workers(session: Session, ended: bool, as_json: bool) -> None:
     ]
     columns = ["ROLE", "HOST", "PID>", "STATE", "SEEN", "HOLDS>", "AGE>?", "TOKEN!?"]
     print_table(columns, rows, empty="no workers")
-
-
-@click.command()
-@dsn_option
-@json_option
-@pass_session
-def outbox(session: Session, as_json: bool) -> None:
-    """Count what waits in the outbox, per queue."""
-    with session.connection() as connection:
-        now = listings.now(connection)
-        found = listings.queues(connection)
-    order = [str(queue) for queue in Queue]
-    found.sort(key=lambda info: order.index(info.queue) if info.queue in order else len(order))
-    if as_json:
-        print_json(found)
-        return
-    rows = [
-        (
-            info.queue,
-            info.rows,
-            info.due,
-            spoken(now - info.oldest_due_at) if info.oldest_due_at is not None else "",
-            info.held,
-            info.waiting,
-            when(info.next_due_at, now),
-            info.republished,
-        )
-        for info in found
-    ]
-    columns = ["QUEUE", "ROWS>", "DUE>", "OLDEST>", "HELD>", "WAITING>", "NEXT", "REPUBLISHED>?"]
-    print_table(columns, rows, empty="the outbox is empty: no run is open")

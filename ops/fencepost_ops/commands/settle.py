@@ -12,11 +12,12 @@ import click
 from fencepost.canonical import sanitize
 from fencepost.commands import OFFSET
 from fencepost.errors import FencepostError
-from fencepost.ledger import find, listings
+from fencepost.ledger import aside, find, listings
 from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.ledger.listings import Unresolved
 from fencepost.states import CallState
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.outbox import told
 from fencepost_ops.commands.output import print_json, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
@@ -40,26 +41,29 @@ from fencepost_ops.commands.timeline import how_to_repair
 @pass_session
 @click.pass_context
 def unresolved(ctx: click.Context, session: Session, tenant: str | None, limit: int, as_json: bool) -> None:
-    """List calls whose outcome is not known, and effects nobody offset.
+    """List calls whose outcome is not known, effects nobody offset, and what is set aside.
 
     Of the first nobody knows whether their effect happened: those in NEEDS_REPAIR wait for `fencepost
-    repair`, the others are being reconciled. The others were to be offset, and planning that was given up.
-    Oldest first. Exit code 1 if there are any.
+    repair`, the others are being reconciled. The second were to be offset, and planning that was given up.
+    The third failed too often and wait for `fencepost outbox requeue`. Oldest first. Exit code 1 if there are
+    any.
     """
     with session.connection() as connection:
         now = listings.now(connection)
         found = listings.unresolved(connection, tenant=tenant, limit=limit)
         left = abandoned(connection, tenant=tenant, limit=limit)
+        stopped = aside.dead(connection, tenant=tenant, limit=limit)
     if as_json:
-        print_json([*found, *left])
-    elif not (found or left):
+        print_json([*found, *left, *stopped])
+    elif not (found or left or stopped):
         click.echo("every call is settled")
     else:
         lines = [line for call in found for line in _told(call, now)]
         lines += [line for effect in left for line in _told_left(effect, now)]
+        lines += [line for row in stopped for line in told(row, now)]
         for line in lines:
             click.echo(line)
-    ctx.exit(1 if found or left else 0)
+    ctx.exit(1 if found or left or stopped else 0)
 
 
 def _told_left(effect: Abandoned, now: datetime) -> Iterator[str]:

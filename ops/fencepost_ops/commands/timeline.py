@@ -111,6 +111,11 @@ def following(history: History) -> Iterator[str]:
         subject = f"call {_called(call)}" if call is not None else "the run"
         due = when(step.due_at, history.now)
         due = due if step.due_at >= NEVER else f"due {due}"
+        if step.dead_at is not None:
+            why = f"failed {step.failures} times: {cut(step.error)}"
+            yield f"set aside: {subject}: {_purpose(history, step)}; {why}"
+            yield f"send it again: fencepost outbox requeue {step.subject}"
+            continue
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:
         if call.state == CallState.NEEDS_REPAIR:

@@ -28,7 +28,7 @@ r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.create
 """
 _STUCK: Final = """
 (r.repairs > 0 OR EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.run = r.id
-                          AND o.due_at < fencepost.now() - %(overdue)s::interval))
+                          AND (o.due_at < fencepost.now() - %(overdue)s::interval OR o.dead_at IS NOT NULL)))
 """
 _HISTORY_RUN: Final = f"""
 SELECT {rows.select("runs", rows.RUN_COLUMNS)} FROM fencepost.runs WHERE tenant = %(tenant)s AND id = %(run)s
@@ -42,7 +42,8 @@ SELECT {rows.select("events", rows.EVENT_COLUMNS)} FROM fencepost.events
 WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY seq
 """
 _HISTORY_STEPS: Final = """
-SELECT subject, kind, run, queue, generation, due_at, publish_at, publish_count, takeovers, worker, fence
+SELECT subject, kind, run, queue, generation, due_at, publish_at, publish_count, takeovers, worker, fence,
+       failures, error, dead_at
 FROM fencepost.outbox WHERE tenant = %(tenant)s AND run = %(run)s ORDER BY due_at, subject
 """
 _HISTORY_EVIDENCE: Final = """
@@ -84,7 +85,8 @@ _QUEUES: Final = """
 SELECT queue, count(*), count(*) FILTER (WHERE due_at <= now), min(due_at) FILTER (WHERE due_at <= now),
        count(*) FILTER (WHERE worker IS NOT NULL), count(*) FILTER (WHERE publish_count > 1),
        count(*) FILTER (WHERE due_at >= %(never)s),
-       min(due_at) FILTER (WHERE due_at > now AND due_at < %(never)s)
+       min(due_at) FILTER (WHERE due_at > now AND due_at < %(never)s),
+       count(*) FILTER (WHERE dead_at IS NOT NULL)
 FROM fencepost.outbox, (SELECT fencepost.now() AS now) AS clock GROUP BY queue
 """
 
@@ -140,7 +142,7 @@ class CallRef:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """An outbox row: what happens next to a run or call, and when."""
+    """An outbox row: what happens next to a run or call, and when; `dead_at`: since when it is set aside."""
 
     subject: UUID
     kind: str
@@ -153,6 +155,9 @@ class NextStep:
     takeovers: int
     worker: str | None
     fence: int
+    failures: int = 0
+    error: str | None = None
+    dead_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +239,9 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class QueueInfo:
-    """The outbox rows of one queue; `waiting` are due when a person acts; `republished` were sent twice."""
+    """The outbox rows of one queue; `waiting` are due when a person acts, `republished` were sent twice,
+    `dead` are set aside.
+    """
 
     queue: str
     rows: int
@@ -244,6 +251,7 @@ class QueueInfo:
     republished: int
     waiting: int
     next_due_at: datetime | None
+    dead: int = 0
 
 
 def now(connection: Connection) -> datetime:
