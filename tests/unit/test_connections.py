@@ -1,7 +1,10 @@
 """The sum of all pools, and what is left under a limit."""
 
+import psycopg
 import pytest
 
+from fencepost.errors import Unreachable, UsageError
+from fencepost.ledger.connect import translate
 from fencepost_ops.connections import Room, connections_needed, max_connections, room
 from fencepost_ops.fleet import ROLES, Fleet, FleetOptions
 
@@ -60,3 +63,39 @@ def test_what_is_asked_for_in_so_many_words_is_what_it_gets() -> None:
     asked = FleetOptions(scale={"dispatcher": 32}, postgres_settings={"max_connections": "50"})
     assert Fleet(asked).postgres_settings() == {"max_connections": "50"}
     assert Fleet(FleetOptions()).postgres_settings() == {"max_connections": "300"}
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "says"),
+    [
+        (
+            "sorry, too many clients already",
+            Unreachable,
+            "has no session left for us (sorry, too many clients",
+        ),
+        (
+            'too many connections for role "w"',
+            Unreachable,
+            "has no session left for us (too many connections",
+        ),
+        (
+            "remaining connection slots are reserved for roles with the SUPERUSER attribute",
+            Unreachable,
+            "raise its max_connections, or lower FENCEPOST_POOL_SIZE or the number of processes",
+        ),
+        (
+            'unrecognized configuration parameter "transaction_timeout"',
+            UsageError,
+            "needs version 17 or later",
+        ),
+        ("the database system is starting up", Unreachable, "cannot reach Postgres"),
+    ],
+)
+def test_a_server_that_refuses_a_session_is_one_sentence(
+    reason: str, kind: type[Exception], says: str
+) -> None:
+    said = f'connection failed: connection to server at "127.0.0.1", port 5432 failed: FATAL:  {reason}'
+    translated = translate(psycopg.OperationalError(said), "postgresql://u:s3cret@127.0.0.1/db")
+    assert type(translated) is kind
+    assert says in str(translated)
+    assert "s3cret" not in str(translated)

@@ -42,6 +42,8 @@ _BY_KEY = (
 
 # Shutting down, starting up, too many sessions; this session was ended for standing still in a transaction.
 _AWAY = frozenset({"57P01", "57P02", "57P03", "53300", "25P03", "25P04"})
+# How a server says so that refuses a session: libpq passes on its words, not its SQLSTATE (53300).
+_FULL = ("too many clients", "too many connections", "remaining connection slots are reserved")
 
 Connection = psycopg.Connection[Any]
 Pipeline = psycopg.Pipeline
@@ -156,6 +158,14 @@ def translate(error: psycopg.Error, dsn: str) -> Exception:
     if isinstance(error, psycopg.OperationalError) and error.sqlstate is None:
         if "authentication failed" in reason or "does not exist" in reason:
             return UsageError(f"Postgres at {where} refuses the login: {reason}; check FENCEPOST_DSN")
+        if "transaction_timeout" in reason:
+            return UsageError(f"Postgres at {where} is too old: Fencepost needs version 17 or later")
+        if any(full in reason for full in _FULL):
+            return Unreachable(
+                f"Postgres at {where} has no session left for us ({reason.rpartition('FATAL:')[2].strip()}): "
+                "raise its max_connections, or lower FENCEPOST_POOL_SIZE or the number of processes; "
+                "`fencepost doctor` adds them up"
+            )
         return Unreachable(f"cannot reach Postgres at {where}: {reason}")
     if error.sqlstate in _AWAY:
         return Unreachable(f"Postgres at {where} is not accepting work: {reason}")
