@@ -21,6 +21,7 @@ from fencepost_ops.commands.session import app_option, dsn_option, redis_option
 COMMANDS: Final = {
     "up": "fencepost_ops.up:up",
     "demo": "fencepost_ops.demo:demo",
+    "chaos": "fencepost_ops.chaos:chaos",
     "enqueue": "fencepost_ops.commands.enqueue:enqueue",
     "runs": "fencepost_ops.commands.runs:runs",
     "show": "fencepost_ops.commands.runs:show",
@@ -40,6 +41,14 @@ COMMANDS: Final = {
 }
 """Every command and where it lives; a module is imported when its command is asked for."""
 
+SECTIONS: Final = {
+    "Run a fleet": ("up", "migrate", "logins", "doctor"),
+    "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
+    "Operate": ("workers", "outbox", "intake", "unresolved", "repair"),
+    "Prove": ("demo", "chaos", "verify", "check"),
+}
+"""In which order and under which heading the commands are listed."""
+
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
 _BUG: Final = 1
@@ -51,6 +60,19 @@ class CommandLine(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The commands this installation has."""
         return [name for name, place in COMMANDS.items() if _exists(place.partition(":")[0])]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by what they are for."""
+        names = self.list_commands(ctx)
+        rest = tuple(name for name in names if not any(name in of for of in SECTIONS.values()))
+        width = max(map(len, names))
+        for title, members in {**SECTIONS, "More": rest}.items():
+            commands = [(name, self.get_command(ctx, name)) for name in members if name in names]
+            limit = formatter.width - width - 6  # click's own measure
+            rows = [(f"{n:<{width}}", c.get_short_help_str(limit)) for n, c in commands if c is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """The command of this name; its module is imported now."""

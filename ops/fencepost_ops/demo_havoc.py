@@ -7,13 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
-
-import psycopg
 
 from fencepost_ops.demo_plan import HELD, Act, Kill, Order
 from fencepost_ops.fleet import Fleet
+from fencepost_ops.trial import Reader
 
 PATIENCE_S: Final = 1.5  # how long to wait until a process of the role has something in hand
 ALIVE_WITHIN_S: Final = 15.0  # how long a killed process may take to come back
@@ -68,7 +67,7 @@ class Havoc:
     def __init__(
         self,
         fleet: Fleet,
-        connection: psycopg.Connection[Any],
+        connection: Reader,
         say: Callable[[str], object],
         enqueue: Callable[[Sequence[Order]], object],
         arrived: Callable[[str], bool],

@@ -19,8 +19,8 @@ _FENCED: Final = re.compile(r"not recorded: Fenced|fenced out; its answer is fil
 class Screen:
     """Says what happens, and how many orders have ended. Use as a context manager."""
 
-    def __init__(self, total: int) -> None:
-        self._console = console()
+    def __init__(self, total: int, *, err: bool = False) -> None:
+        self._console = console(err=err)
         self._started = time.monotonic()
         self._total = total
         self._ended = 0

@@ -17,9 +17,9 @@ import pytest
 from fencepost import Client
 from fencepost.client import Enqueued
 from fencepost_ops.checker import SandboxBooks, check
-from fencepost_ops.demo import request_of
 from fencepost_ops.demo_plan import make_plan
 from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions
+from fencepost_ops.trial import request_of
 from tests.acceptance.stage import until
 from tests.acceptance.test_up import lives, tree
 

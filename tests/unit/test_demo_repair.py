@@ -1,4 +1,4 @@
-"""A call that waits for a person in a demo: the person looks into the service's own book and says so."""
+"""What waits for a person in a trial: the person looks into the service's own book and says so."""
 
 from types import SimpleNamespace
 from typing import Any, Self
@@ -7,16 +7,25 @@ from uuid import uuid4
 import pytest
 
 from fencepost.errors import FencepostError
-from fencepost_ops import demo
-from fencepost_ops.demo_plan import make_plan
+from fencepost.ledger import abandoned
+from fencepost_ops import trial
 
-CALL = uuid4()
+CALL, LEFT = uuid4(), uuid4()
+
+
+class Rows(list[Any]):
+    def fetchall(self) -> list[Any]:
+        return self
 
 
 class FakeLedger:
-    def execute(self, statement: str, *_: object) -> Any:
-        rows = [(CALL, "key-1")] if statement == demo._TO_REPAIR else [(0,)]
-        return SimpleNamespace(fetchall=lambda: rows, fetchone=lambda: rows[0])
+    left = False
+
+    def execute(self, statement: str, *_: object) -> Rows:
+        if statement == trial._TO_REPAIR:
+            return Rows([(CALL, "key-1")])
+        row = ("shop", uuid4(), "o-1", LEFT, "debit", "wallet.debit", 1, "r", "given up", None)
+        return Rows([row] if statement == abandoned._ABANDONED and self.left else [])
 
     def close(self) -> None:
         pass
@@ -52,32 +61,41 @@ def said() -> list[str]:
 @pytest.fixture
 def running(monkeypatch: pytest.MonkeyPatch, said: list[str]) -> Any:
     FakeClient.decided, FakeClient.refusals = [], 0
-    monkeypatch.setattr(demo, "Client", FakeClient)
+    monkeypatch.setattr(trial, "Client", FakeClient)
     book: dict[str, list[Any]] = {"key-1": []}
+    ledger = FakeLedger()
     fleet: Any = SimpleNamespace(
-        connect=lambda _role: FakeLedger(),
+        connect=lambda _role: ledger,
         database=SimpleNamespace(dsns={"producer": "p", "operator": "o"}),
         valkey=SimpleNamespace(url=lambda: "redis://"),
         sandbox=SimpleNamespace(book=SimpleNamespace(effects=lambda key: book[key])),
     )
     screen: Any = SimpleNamespace(say=said.append, ended=lambda _count: None)
-    made = demo.Demo(fleet, make_plan(1, 10), screen)
-    return SimpleNamespace(demo=made, book=book)
+    return SimpleNamespace(trial=trial.Trial(fleet, screen), book=book, ledger=ledger)
 
 
 def test_an_effect_in_the_book_settles_the_call_as_happened(running: Any, said: list[str]) -> None:
     running.book["key-1"].append(SimpleNamespace(id="debit_7"))
-    running.demo._repair()
+    running.trial._repair()
     ((call, decision, by, _, receipt),) = FakeClient.decided
-    assert (call, decision, by, receipt) == (CALL, "SUCCEEDED", "demo", "debit_7")
-    assert running.demo.repaired == 1
+    assert (call, decision, by, receipt) == (CALL, "SUCCEEDED", "trial", "debit_7")
+    assert running.trial.repaired == 1
     assert f"call {CALL} waited for a person" in said[0]
 
 
 def test_no_effect_in_the_book_settles_it_as_not_happened_once_that_can_be_said(running: Any) -> None:
     FakeClient.refusals = 1
-    running.demo._repair()
-    assert running.demo.repaired == 0
-    running.demo._repair()
+    running.trial._repair()
+    assert running.trial.repaired == 0
+    running.trial._repair()
     assert [decision[1] for decision in FakeClient.decided] == ["FAILED"]
-    assert running.demo.repaired == 1
+    assert running.trial.repaired == 1
+
+
+def test_an_effect_that_was_not_offset_is_asked_for_again(running: Any) -> None:
+    running.ledger.left = True
+    assert running.trial._repair() == 2
+    assert [(decision[0], decision[1]) for decision in FakeClient.decided] == [
+        (CALL, "FAILED"),
+        (LEFT, "OFFSET"),
+    ]

