@@ -3,21 +3,26 @@
 import itertools
 import os
 from collections.abc import Iterator
+from contextlib import nullcontext
 
 import pytest
 
 from tests.acceptance.stage import Stage, staged, until
+from tests.acceptance.weather.resets import connections_reset
 
 _numbers = itertools.count(1)
 HOSTILE = {name: os.environ[name] for name in ("FENCEPOST_HOSTILE",) if name in os.environ}
-"""With FENCEPOST_HOSTILE=true in their own environment the tests run with late acks and redeliveries."""
+"""With FENCEPOST_HOSTILE=true in their own environment the tests run with late acks and redeliveries, and
+every half second all connections to the broker are cut.
+"""
 SCALE = {"relay": 2, "planner": 2, "dispatcher": 2, "reconciler": 2, "compensator": 1}
 
 
 @pytest.fixture(scope="session")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with staged(tmp_path_factory.mktemp("fleet"), env=HOSTILE, scale=SCALE, movable_clock=True) as stage:
-        yield stage
+        with connections_reset(stage, every_s=0.5) if HOSTILE else nullcontext():
+            yield stage
         assert stage.verdict(whole=True) == []
 
 
