@@ -187,3 +187,25 @@ def test_a_refused_outcome_is_an_answer() -> None:
     one = committer(Refusing())
     assert one.submit(command(1)).result(WITHIN_S) == Broken("no")
     one.close()
+
+
+def test_an_outcome_that_cannot_be_written_loses_no_other() -> None:
+    class Choosy(Ledger):
+        def apply(self, commands: Sequence[Command]) -> list[Answer]:
+            answers = super().apply(commands)
+            if any(c.id.int == 3 for c in commands):
+                raise ValueError("cannot be written")
+            return answers
+
+    ledger = Choosy()
+    ledger.gate.clear()
+    one = committer(ledger)
+    futures = {n: one.submit(command(n)) for n in range(1, 9)}
+    ledger.gate.set()
+    for n, future in futures.items():
+        if n == 3:
+            with pytest.raises(ValueError, match="cannot be written"):
+                future.result(WITHIN_S)
+        else:
+            assert future.result(WITHIN_S) == Done(str(n))
+    one.close()

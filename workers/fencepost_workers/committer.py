@@ -16,6 +16,8 @@ from contextlib import suppress
 
 from fencepost.commands import Answer, Command
 from fencepost.ledger.apply import Ledger
+from fencepost.ledger.outbox import its_own
+from fencepost.publication import apart
 from fencepost_workers import forks
 from fencepost_workers.patience import Patience
 
@@ -90,11 +92,12 @@ class Committer:
     def _commit(self, batch: Sequence[_Entry]) -> None:
         commands = [command for command, _ in batch]
         waiting = f"{len(batch)} outcomes wait"
-        answers: Sequence[Answer | Exception]
-        try:
-            answers = self._patience.call(lambda: self._ledger.apply(commands), PATIENCE_S, waiting)
-        except Exception as error:  # noqa: BLE001 - one batch's failure must not end the committer
-            answers = [error] * len(batch)
+
+        def patiently(part: Sequence[Command]) -> Sequence[Answer]:
+            return self._patience.call(lambda: self._ledger.apply(part), PATIENCE_S, waiting)
+
+        # What cannot be written must lose no other outcome, and end no committer.
+        answers = apart(commands, patiently, its_own)
         futures = [future for _, future in batch]
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(_deliver, futures, answers)  # waking it once, not for each
