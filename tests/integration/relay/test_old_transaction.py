@@ -1,0 +1,85 @@
+"""While an old transaction is open no dead row is removed: what a pass looks at must not grow with them."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+
+from fencepost_ops.local import LocalPostgres
+from fencepost_relay import relay as relays
+from fencepost_relay.publisher import QUEUES
+from fencepost_relay.relay import Relay
+from fencepost_relay.taking import LAG, TAKE_AGAIN, TAKE_FRESH
+from tests.integration.relay.bench import Clock, published
+from tests.integration.relay.test_backlog import put_backlog
+from tests.integration.rows import Sql, put_row, value
+
+ROWS = 5000
+FEW, MANY = 120, 500  # pages
+
+
+@pytest.fixture
+def old(postgres: LocalPostgres) -> Iterator[None]:
+    """A report, a dump, a forgotten console: anything that still wants to see the past."""
+    with psycopg.connect(postgres.superuser_dsn) as reader:
+        reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
+        reader.execute("SELECT 1")
+        yield
+
+
+def work_through(sql: Sql) -> None:
+    """What becomes of a row: published, claimed until its takeover, recorded, published, ended."""
+    put_backlog(sql, ROWS)
+    published = "publish_count = 1, publish_at = fencepost.now() + interval '15 s'"
+    claimed = "generation = generation + 1, publish_count = 0, publish_at = fencepost.now() + interval '30 s'"
+    recorded = "generation = generation + 1, publish_count = 0, publish_at = fencepost.now()"
+    for change in (published, claimed, recorded, published):
+        sql.execute(f"UPDATE fencepost.outbox SET {change}")
+    sql.execute("DELETE FROM fencepost.outbox")
+    sql.execute("ANALYZE fencepost.outbox")
+
+
+def pages(dsn: str, statement: str, **values: Any) -> int:
+    """How many pages a statement looks at, in a session as the relay has it."""
+    session = relays._connect(dsn)
+    common = {"limit": 1000, "delays": [timedelta(0)], "last": 0, "queues": list(QUEUES)}
+    try:
+        row = psycopg.ClientCursor(session).execute(
+            f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", {**common, **values}
+        )
+        (found,) = row.fetchone() or ()
+    finally:
+        session.close()
+    plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    return int(plan["Shared Hit Blocks"] + plan["Shared Read Blocks"])
+
+
+@pytest.mark.usefixtures("old")
+def test_a_pass_looks_at_few_pages_however_many_dead_rows_there_are(
+    sql: Sql, raw: redis.Redis, dsn: str, make_relay: Callable[..., Relay]
+) -> None:
+    clock = Clock()
+    relay = make_relay(clock=clock)
+    relay.run_once()
+    work_through(sql)
+    # Half a second later: a transaction that began before may still have committed what lies there.
+    sql.execute("SELECT pg_sleep(%s)", [LAG.total_seconds()])
+    relay._floor = relay._floor.looked(
+        None, value(sql, "SELECT fencepost.now()"), None, at=clock.now, took_s=0
+    )
+    new = put_row(sql)
+    ahead = timedelta(milliseconds=250)
+    floor = relay._floor.after
+
+    assert pages(dsn, TAKE_FRESH, after=floor, ahead=ahead) <= FEW
+    sql.execute("UPDATE fencepost.outbox SET publish_count = 0, publish_at = fencepost.now()")
+    assert pages(dsn, TAKE_FRESH, after="-infinity", ahead=ahead) > MANY, "which is why"
+    sql.execute("UPDATE fencepost.outbox SET publish_count = 0, publish_at = fencepost.now()")
+    assert relay.run_once().published == 1
+    assert published(raw) == [str(new)]
+    # Nothing is old enough to be published again, and most of what died was to be later.
+    assert pages(dsn, TAKE_AGAIN, queue="planner", until="infinity") <= FEW
