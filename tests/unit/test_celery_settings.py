@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from fencepost.errors import UsageError
-from fencepost.settings import Settings
+from fencepost.settings import Settings, load_settings
 from fencepost.states import Queue
+from fencepost_workers.broker import Transport
 from fencepost_workers.celery import NoRetryTask, app, configure
 
 
@@ -44,6 +45,26 @@ def test_every_socket_has_a_timeout_longer_than_a_blocking_pop() -> None:
     assert transport["socket_connect_timeout"] > 0
     assert transport["max_retries"] == 0
     assert "retry_on_timeout" not in transport
+
+
+@pytest.mark.parametrize("seconds", [2, 10, 60])
+def test_one_setting_says_when_a_silent_broker_is_given_up(seconds: float) -> None:
+    transport = configure(Settings(broker_timeout_s=seconds))["broker_transport_options"]
+    names = ("socket_timeout", "socket_connect_timeout", "health_check_interval")
+    assert [transport[name] for name in names] == [seconds, seconds / 2, seconds / 2]
+
+
+def test_a_broker_timeout_that_a_blocking_pop_would_reach_is_refused() -> None:
+    with pytest.raises(UsageError, match="FENCEPOST_BROKER_TIMEOUT_S"):
+        load_settings(broker_timeout_s=1)
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss"])
+def test_every_worker_takes_messages_through_the_door(scheme: str) -> None:
+    """Its address keeps its scheme, by which Flower knows the broker."""
+    connection = app.connection_for_read(f"{scheme}://127.0.0.1:1/0")
+    assert connection.get_transport_cls() is Transport
+    assert connection.as_uri().startswith(f"{scheme}://")
 
 
 def test_the_hostile_mode_acks_late_and_redelivers_soon() -> None:

@@ -17,8 +17,9 @@ SHORT = {
     "FENCEPOST_BROKER_TIMEOUT_S": "2",
     "FENCEPOST_TRANSACTION_S": "3",
     "FENCEPOST_REPUBLISH_S": "0.3",
+    "FENCEPOST_WORKER_TTL_S": "3",
 }
-"""What is 10 s elsewhere, and 15 s."""
+"""What is 10 s elsewhere, or 15 s."""
 
 
 class RoutedFleet(Fleet):

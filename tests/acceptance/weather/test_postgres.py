@@ -14,13 +14,21 @@ COUNT = 60 if LONG else 4
 
 def test_sessions_that_fall_silent_are_given_up_by_workers_relays_and_pulses(stage: Stage) -> None:
     """No process is restarted for it, and none hangs: each gives up what does not answer."""
-    before = stage.fleet.pids()
+    before, tokens = stage.fleet.pids(), living(stage)
     sent = orders(stage, COUNT)
     under_way(stage, sent)
     silent = routed(stage).ledger.black_hole()
     assert silent >= len(RELAYS) + 2 * len(WORKERS)  # a session each at least, and one for every pulse
     all_settle(stage, sent | orders(stage, 2))
     assert stage.fleet.pids() == before
+    assert living(stage) == tokens  # a pulse that hung would have been replaced
+
+
+def living(stage: Stage) -> set[str]:
+    """The tokens of the workers that live."""
+    with stage.reader() as connection:
+        rows = connection.execute("SELECT token FROM fencepost.workers WHERE ended_at IS NULL").fetchall()
+    return {token for (token,) in rows}
 
 
 @long_only
