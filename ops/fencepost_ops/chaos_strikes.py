@@ -58,7 +58,7 @@ class Strikes:
     say: Callable[[str], object]
     done: dict[str, int] = field(default_factory=dict)
     _asleep: list[_Asleep] = field(default_factory=list)
-    _armed: int = 0
+    _armed: dict[str, list[str]] = field(default_factory=dict)
 
     def strike(self, one: Strike) -> None:
         """Do it, and return when it is done; sleepers sleep on."""
@@ -132,16 +132,18 @@ class Strikes:
         if one.role == PRODUCER:
             FAULTS.arm(one.spec)
         else:
-            once = self.folder / "once" / str(self._armed)
-            arm_by_file(self.folder / f"faults.{one.role}", one.spec, once)
-        self._armed += 1
+            # What has not fired yet stays armed.
+            armed = self._armed.setdefault(one.role, [])
+            armed.append(one.spec)
+            once = self.folder / "once" / one.role
+            arm_by_file(self.folder / f"faults.{one.role}", ",".join(armed), once)
         self._count("armed")
         self.say(f"armed {one.spec} in every {one.role}")
 
     @property
     def fired(self) -> list[str]:
         """The faults that have struck by now, in the fleet's processes."""
-        return sorted(path.name for path in self.folder.glob("once/*/*.*.1"))
+        return sorted(f"{path.parent.name}: {path.name}" for path in self.folder.glob("once/*/*.*.1"))
 
     def _weather(self, server: str) -> None:
         self._count("weather")

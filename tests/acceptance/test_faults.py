@@ -1,22 +1,24 @@
 """Every fault point of every role, on real processes: crash, pause and error; the checker after each round.
 
-A round arms one fault in every role at once, on orders that lead each role through its point. All of them
+A round arms faults in every role at once, on orders that lead each role through its points. All of them
 settle while whoever was paused still sleeps: it wakes to find that others have taken over. The quick form
-strikes each point of each role in one of the three ways, FENCEPOST_CHAOS=1 in all of them.
+strikes each point of each role in one of the three ways, two points a round; FENCEPOST_CHAOS=1 one by one in
+all three.
 """
 
 import itertools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 
-from fencepost.testing import POINTS
+from fencepost.testing import FAULTS, POINTS, FaultInjected
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step, until
 
@@ -46,16 +48,15 @@ BACKWARD = {
     "reconciler": (*RECONCILER, INSIDE, "sweep.after_look"),
 }
 PRODUCER = ("enqueue.before_commit", "enqueue.after_commit")
-SHIFTS = range(len(ACTIONS)) if os.environ.get("FENCEPOST_CHAOS") else range(1)
+WHOLE = bool(os.environ.get("FENCEPOST_CHAOS"))
 PRODUCE = """
 import sys
 from datetime import timedelta
 from fencepost import Client
 
 with Client() as client:
-    sent = client.enqueue("steps", {"turns": []}, run_key=sys.argv[1], tenant=sys.argv[2],
-                          principal="svc:test", deadline=timedelta(minutes=1))
-print(sent.run_id, sent.created)
+    client.enqueue("steps", {"turns": []}, run_key=sys.argv[1], tenant=sys.argv[2],
+                   principal="svc:test", deadline=timedelta(minutes=1))
 """
 
 
@@ -73,19 +74,21 @@ class Struck:
 
 
 def rounds(points: dict[str, tuple[str, ...]]) -> list[tuple[Struck, ...]]:
-    """Each point of each role with each action, one of a role at a time; neighbours differ in their action.
+    """Each point of each role in each way, one at a time; in the quick form in one way, two at a time.
 
-    The first third of it strikes every point of every role once.
+    Neighbours differ in their action, so that of two processes of a role only one is paused.
     """
     longest = max(map(len, points.values()))
-    return [
+    singles = [
         tuple(
             Struck(role, at[n % len(at)], ACTIONS[(n + other + shift) % len(ACTIONS)])
             for other, (role, at) in enumerate(points.items())
+            if WHOLE or n < len(at)
         )
-        for shift in SHIFTS
+        for shift in range(len(ACTIONS) if WHOLE else 1)
         for n in range(longest)
     ]
+    return singles if WHOLE else [sum(singles[n : n + 2], ()) for n in range(0, longest, 2)]
 
 
 def named(faults: tuple[Struck, ...]) -> str:
@@ -109,8 +112,10 @@ def reference(kind: str) -> str:
     return f"{kind}-{next(_numbers)}"
 
 
-def strike(stage: Stage, faults: tuple[Struck, ...]) -> dict[Struck, Armed]:
-    return {one: stage.arm(one.role, one.spec) for one in faults}
+def strike(stage: Stage, faults: tuple[Struck, ...]) -> list[Armed]:
+    roles = dict.fromkeys(one.role for one in faults)
+    specs = {role: ",".join(one.spec for one in faults if one.role == role) for role in roles}
+    return [stage.arm(role, spec) for role, spec in specs.items()]
 
 
 def forward(stage: Stage) -> dict[UUID, tuple[str, list[str]]]:
@@ -149,15 +154,14 @@ def settle(stage: Stage, status: str, expected: dict[UUID, tuple[str, list[str]]
     assert found == dict(expected.values())
 
 
-def judge(stage: Stage, armed: dict[Struck, Armed], before: dict[str, int]) -> None:
-    """Each fault has struck; the paused still sleep, and wake now; an error has ended no process."""
-    for one, fault in armed.items():
-        until(f"{one.role} struck by {one.spec}", lambda fault=fault: fault.fired)  # type: ignore[misc]
-        pids = stage.fleet.pids(one.role)
-        if one.action == "pause":
-            assert any(map(is_frozen, pids.values())), f"nobody sleeps at {one.point}"
-        if one.action == "error":
-            assert pids.items() <= before.items(), f"a {one.role} did not survive {one.spec}"
+def judge(stage: Stage, faults: tuple[Struck, ...], armed: list[Armed], before: dict[str, int]) -> None:
+    """Every fault has struck; the paused still sleep, and wake now; an error has ended no process."""
+    for fault in armed:
+        until(f"all of {fault.markers} struck", lambda fault=fault: fault.fired)  # type: ignore[misc]
+        actions = {one.action for one in faults if one.role == fault.role}
+        pids = stage.fleet.pids(fault.role)
+        assert any(map(is_frozen, pids.values())) == ("pause" in actions), f"{fault}: who sleeps?"
+        assert "crash" in actions or pids.items() <= before.items(), f"{fault}: somebody has ended"
     stage.wake_all()
 
 
@@ -167,7 +171,7 @@ def test_orders_survive(stage: Stage, faults: tuple[Struck, ...]) -> None:
     before, armed = stage.fleet.pids(), strike(stage, faults)
     expected = forward(stage)
     settle(stage, "COMPLETED", expected)
-    judge(stage, armed, before)
+    judge(stage, faults, armed, before)
 
 
 @pytest.mark.parametrize("faults", rounds(BACKWARD), ids=named)
@@ -178,44 +182,53 @@ def test_offsets_survive(stage: Stage, faults: tuple[Struck, ...]) -> None:
     for run in expected:
         stage.cancel(run)
     settle(stage, "STOPPED", expected)
-    judge(stage, armed, before)
+    judge(stage, faults, armed, before)
 
 
-def test_a_producer_may_be_lost_before_and_after_its_commit(stage: Stage, tmp_path: Path) -> None:
-    """Six producers at once: no run before the COMMIT, exactly one after it; sent again it is that run."""
+@contextmanager
+def producers(stage: Stage) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    """One that is killed and one that is frozen at each of their points, by run key."""
+    with ExitStack() as stack:
+        started = {}
+        for point, action in itertools.product(PRODUCER, ("crash", "pause")):
+            fault = f"{point}={action}"
+            env = {**os.environ, **stage.fleet.env("producer"), "FENCEPOST_FAULT": fault}
+            command = [sys.executable, "-c", PRODUCE, fault, stage.tenant]
+            started[fault] = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL)
+            stack.enter_context(started[fault])
+            stack.callback(started[fault].kill)
+        yield started
 
-    def produce(key: str, fault: str = "") -> subprocess.Popen[str]:
-        env = {**os.environ, **stage.fleet.env("producer"), "FENCEPOST_FAULT": fault}
-        command = [sys.executable, "-c", PRODUCE, key, stage.tenant]
-        return subprocess.Popen(
-            command, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        )
 
-    lost = {
-        (point, action): produce(f"{point}-{action}", f"{point}={action}")
-        for point in PRODUCER
-        for action in ACTIONS
-    }
-    found = "SELECT id FROM fencepost.runs WHERE tenant = %s AND run_key = %s"
-    for (point, action), process in lost.items():
-        if action == "pause":
-            until("a frozen producer", lambda pid=process.pid: is_frozen(pid))  # type: ignore[misc]
-        else:
-            assert process.wait(30) == (-9 if action == "crash" else 1)
-        run = stage.value(found, stage.tenant, f"{point}-{action}")
-        assert (run is None) == (point == "enqueue.before_commit")
-        again = produce(f"{point}-{action}")
-        said, _ = again.communicate(timeout=30)
-        assert said.split()[1] == str(run is None)
-        assert run is None or said.split()[0] == str(run)
-        stage.sent.append(UUID(said.split()[0]))
-    for point in PRODUCER:
-        process = lost[point, "pause"]
-        process.send_signal(18)
-        woken, _ = process.communicate(timeout=30)
-        # Postgres has ended its transaction meanwhile; after the COMMIT it just goes on.
-        assert (process.returncode, bool(woken)) == ((1, False) if point == PRODUCER[0] else (0, True))
-    assert stage.ended() == ["COMPLETED"] * len(lost)
+def run_of(stage: Stage, key: str) -> UUID | None:
+    found: UUID | None = stage.value(
+        "SELECT id FROM fencepost.runs WHERE tenant = %s AND run_key = %s", stage.tenant, key
+    )
+    return found
+
+
+def test_a_producer_may_be_lost_before_and_after_its_commit(stage: Stage) -> None:
+    """No run before the COMMIT, exactly one after it; the same request again is that run."""
+    with producers(stage) as lost:
+        for point in PRODUCER:
+            FAULTS.arm(f"{point}=error")
+            with pytest.raises(FaultInjected):
+                stage.send(key=f"{point}=error")
+            FAULTS.disarm()
+        assert [lost[f"{point}=crash"].wait(30) for point in PRODUCER] == [-signal.SIGKILL] * 2
+        frozen = [lost[f"{point}=pause"] for point in PRODUCER]
+        for one in frozen:
+            until("a frozen producer", lambda pid=one.pid: is_frozen(pid))  # type: ignore[misc]
+        for point, action in itertools.product(PRODUCER, ACTIONS):
+            key = f"{point}={action}"
+            before = run_of(stage, key)
+            assert (before is None) == (point == "enqueue.before_commit"), key
+            sent = stage.send(key=key)  # waits for a frozen one, until Postgres ends its transaction
+            assert before in {None, sent}
+        for one in frozen:
+            one.send_signal(signal.SIGCONT)
+        assert [one.wait(30) for one in frozen] == [1, 0]  # the first finds its transaction gone
+    assert stage.ended() == ["COMPLETED"] * len(PRODUCER) * len(ACTIONS)
 
 
 def test_every_point_has_been_struck(stage: Stage, request: pytest.FixtureRequest) -> None:

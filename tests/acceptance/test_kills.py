@@ -1,4 +1,4 @@
-"""A worker is killed: another takes over as soon as its pulse has said so. See `test_faults` for all points."""
+"""A worker is killed: another takes over as soon as its pulse says so. All fault points: `test_faults`."""
 
 import itertools
 
