@@ -35,6 +35,8 @@ from datetime import timedelta
 from typing import Any, Final, Self
 
 from fencepost.errors import Unreachable
+from fencepost.ledger.outbox import FAIL
+from fencepost.publication import pauses
 from fencepost_workers.pulse_program import BYE, END_WITHIN_S, STAMPED
 from fencepost_workers.suspects import Suspects
 
@@ -65,8 +67,11 @@ class Pulse:
             "role": role,
             "ttl_s": ttl.total_seconds(),
             "stall_s": stall_s,
-            "republish_s": republish_s,
             "suspects": self.suspects.descriptor,
+            "fail": {
+                "sql": FAIL,
+                "pauses_s": [pause.total_seconds() for pause in pauses(timedelta(seconds=republish_s))],
+            },
         }
         self._lock = threading.Lock()
         self._child: _Child | None = None

@@ -23,7 +23,6 @@ LOOK_S: Final = 1.0  # how long the pulse listens before it counts a silence; th
 LATE_S: Final = 2.0  # a look that took longer was kept from looking itself: it counts for nothing
 ANSWER_WITHIN_S: Final = 2.5  # Postgres itself ends a statement after two seconds
 END_WITHIN_S: Final = 3  # whole seconds: alarm() takes no less
-ACCUSE_WITHIN_S: Final = 10  # for what it has to import first, on a crowded machine
 PLACES: Final = 8  # threads that may run code of the application before a claim
 PLACE_BYTES: Final = 1024
 BYE: Final = b"bye"
@@ -148,26 +147,33 @@ class _Stamper:
             time.sleep(pause)
             self._hand_back()
 
-    def accuse(self) -> None:
-        """Count a failure against the rows whose code, run before any claim, the worker died in."""
-        if not (accused := suspects(os.pread(self.order["suspects"], PLACES * PLACE_BYTES, 0))):
-            return
-        signal.alarm(ACCUSE_WITHIN_S)
-        from fencepost.ledger.outbox import FAIL, Failed, fail_values  # seldom, and not before it is needed
-
+    def _accusation(self) -> dict[str, Any]:
+        """The failures to count, against the rows whose code, run before any claim, the worker died in."""
+        found = suspects(os.pread(self.order["suspects"], PLACES * PLACE_BYTES, 0))
+        if not found:
+            return {}
         why = "its worker died in code that runs before the claim: the request function, or the arguments"
-        failed = [Failed((tenant, subject, generation), why) for tenant, subject, generation in accused]
-        values = fail_values(failed, timedelta(seconds=self.order["republish_s"]), published=True)
-        with contextlib.suppress(psycopg.Error), _session(self.order["dsn"]) as session:
-            session.execute(FAIL, values)
+        tenants, subjects, generations = map(list, zip(*found, strict=True))
+        return {
+            "tenants": tenants,
+            "subjects": subjects,
+            "generations": generations,
+            "errors": [why] * len(found),
+            "pauses": [timedelta(seconds=pause) for pause in self.order["fail"]["pauses_s"]],
+            "published": 1,
+        }
 
     def _hand_back(self) -> None:
+        accused = self._accusation()
         while True:
             try:
                 with _session(self.order["dsn"]) as session:
                     # First the end, from which claims are refused, then what was claimed before it.
                     session.execute(_END, self.order)
                     session.execute(_MAKE_DUE, self.order)
+                    # A failure counts once for each publication: asking again counts nothing twice.
+                    if accused:
+                        session.execute(self.order["fail"]["sql"], accused)
                     return
             except psycopg.Error:
                 time.sleep(0.1)  # until the alarm ends it
@@ -288,7 +294,6 @@ def main() -> NoReturn:
     signal.alarm(END_WITHIN_S)  # its default action: whatever hangs, this process ends
     if stamper.registered:  # else the token was never given out
         stamper.leave(clean=clean)
-        stamper.accuse()
     os._exit(0)
 
 

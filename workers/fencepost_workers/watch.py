@@ -22,7 +22,7 @@ TICK_S = 1.0
 PATIENCE = 30  # ticks without a sign of life; ticks, so that a process that was frozen is not blamed for it
 COMMIT_PATIENCE = 90  # ticks for one batch: it waits 60 s for Postgres to come back
 LEAVE_PATIENCE = 20  # ticks to leave in good order once what was in flight has been given its time
-IDLE_PATIENCE = 5  # ticks to hand back what was taken but not begun
+IDLE_PATIENCE = 3  # ticks to hand back what was taken but not begun
 
 _exit_code = 0
 
