@@ -20,7 +20,6 @@ import logging
 import random
 import sys
 import threading
-import uuid
 import warnings
 from collections.abc import Callable
 from contextlib import closing
@@ -35,7 +34,6 @@ from celery.worker.consumer import Consumer
 from kombu import Exchange
 from kombu import Queue as BrokerQueue
 from kombu.transport import TRANSPORT_ALIASES
-from kombu.transport import redis as kombu_redis
 
 from fencepost.client import Client
 from fencepost.errors import Conflict, FencepostError, UsageError
@@ -45,15 +43,10 @@ from fencepost.ledger.connect import Pool, connect, translate
 from fencepost.settings import Settings, load_settings, redact
 from fencepost.states import Queue
 from fencepost_workers.celery import NoRetryTask, configure
-from fencepost_workers.intake_entry import Binding, Judged, enveloped, judged
+from fencepost_workers.intake_channel import entry
+from fencepost_workers.intake_entry import Binding, Judged, judged
 
 if TYPE_CHECKING:
-
-    class _Channel:
-        def _get_client(self) -> Any: ...
-
-    class _Transport:
-        pass
 
     class _Consumer:
         app: Any
@@ -65,7 +58,7 @@ if TYPE_CHECKING:
         def call_soon(self, p: Callable[..., object], *args: object) -> object: ...
 
 else:
-    _Channel, _Transport, _Consumer = kombu_redis.Channel, kombu_redis.Transport, Consumer
+    _Consumer = Consumer
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +98,7 @@ class Hand:
 
     def admit(self, delivery: Delivery, item: bytes) -> Callable[[], None] | None:
         """What is to be done for this delivery, in a thread; None where that is under way already."""
-        key = sha256(item).digest()  # it holds the tag of its delivery, which stays with it
+        key = sha256(item).digest()  # it holds the tag it was sent with, which stays with it
         with self._lock:
             known = self._held.setdefault(key, [])
             known.append(delivery)
@@ -213,41 +206,12 @@ class IntakeConsumer(_Consumer):
 
     def _on_message(self, message: Any) -> None:
         hand: Hand = self.app.hand
-        if (todo := hand.admit(Delivery(message, self), message.body)) is not None:
+        if (todo := hand.admit(Delivery(message, self), entry(message))) is not None:
             self.pool.apply_async(todo, callback=_nothing)
 
 
 def _nothing(_answer: object) -> None:
     pass
-
-
-class Channel(_Channel):
-    """A channel that finds every entry of the queue in an envelope of ours: none can end the process."""
-
-    def _get_client(self) -> Any:
-        return functools.partial(_enveloping, super()._get_client())
-
-
-class Transport(_Transport):
-    """Kombu's transport for Redis with such channels."""
-
-    Channel = Channel
-
-
-def _enveloping(kind: Any, **options: Any) -> Any:
-    client = kind(**options)
-    read = client.parse_response
-
-    def parse_response(connection: Any, command: str, **more: Any) -> Any:
-        reply = read(connection, command, **more)
-        if command != "BRPOP" or not reply:
-            return reply
-        key, item = reply
-        queue = key.decode(errors="replace").split(kombu_redis.Channel.sep, 1)[0]
-        return key, enveloped(item, queue, str(uuid.uuid4()))
-
-    client.parse_response = parse_response
-    return client
 
 
 class Intake(Celery):
@@ -259,7 +223,7 @@ class Intake(Celery):
 def application(settings: Settings, hand: Hand) -> Intake:
     """The application that fills this hand."""
     name = hand.binding.queue
-    TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), f"{__name__}:Transport"))
+    TRANSPORT_ALIASES.update(dict.fromkeys(("redis", "rediss"), "fencepost_workers.intake_channel:Transport"))
     made = Intake("fencepost.intake", task_cls=NoRetryTask)
     made.hand = hand
     made.conf.update(configure(settings))
@@ -298,6 +262,7 @@ def serve(name: str) -> int:
     binding = binding_of(settings)
     check_login(settings.dsn)
     warnings.filterwarnings("ignore", category=SecurityWarning)
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # that Postgres is away is said once, by us
     with (
         closing(Pool(settings.dsn, "fencepost intake", 2)) as pool,
         Client(settings.dsn, settings.redis_url, pool_size=AT_ONCE) as client,

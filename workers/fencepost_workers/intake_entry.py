@@ -1,8 +1,7 @@
 """What lies in the intake's queue, and the run it asks for. Pure.
 
-Any Celery client may have put it there, or anybody else: an entry is kept as the bytes it is, in an envelope
-of our own making, until it is judged. What it asks for is read from its keyword arguments and nowhere else.
-Whose run it is says the process that takes it in, never the message.
+Any Celery client may have put it there, or anybody else. What it asks for is read from its keyword arguments
+and nowhere else; whose run it is says the process that takes it in, never the message.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ TASK: Final = "fencepost.intake"
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Of one message, unpacked: an input of 1 MiB with every letter escaped, and room."""
 _NAMESPACE: Final = UUID("6f1b9a52-7c1d-5e0e-9a44-0d6a3a2f5c11")
-_MARK: Final = "fencepost-entry"
 _REQUIRED: Final = ("run_key", "planner", "input", "deadline_s")
 _FIELDS: Final = (*_REQUIRED, "version", "budget", "on_stop")
 _BOUND: Final = ("tenant", "principal")
@@ -64,45 +62,6 @@ class Judged:
     error: str = ""
 
 
-def enveloped(item: bytes, queue: str, tag: str) -> bytes:
-    """The entry as a message that Celery can carry, give back and be given again, whatever it is."""
-    if _is_ours(item):
-        return item
-    made = {
-        "body": base64.b64encode(item).decode(),
-        "content-type": "application/octet-stream",
-        "content-encoding": "binary",
-        "headers": {"task": TASK, _MARK: True},
-        "properties": {
-            "delivery_tag": tag,
-            # No exchange: it is given back to this queue, also where Redis has forgotten all bindings.
-            "delivery_info": {"exchange": "", "routing_key": queue},
-            "body_encoding": "base64",
-        },
-    }
-    return json.dumps(made).encode()
-
-
-def _is_ours(item: bytes) -> bool:
-    if _MARK.encode() not in item:
-        return False
-    try:
-        message = json.loads(item)
-        properties = message["properties"]
-        route, tag = properties["delivery_info"], properties["delivery_tag"]
-        return (
-            message["headers"][_MARK] is True
-            and not message["headers"].get("compression")
-            and isinstance(base64.b64decode(message["body"], validate=True), bytes)
-            and properties["body_encoding"] == "base64"
-            and isinstance(tag, str)
-            and route["exchange"] == ""
-            and isinstance(route["routing_key"], str)
-        )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
-        return False
-
-
 def judged(item: bytes, binding: Binding) -> Judged:
     """What an entry asks for. Never raises for anything an entry may hold."""
     task_id, text = "", item
@@ -110,8 +69,10 @@ def judged(item: bytes, binding: Binding) -> Judged:
         if len(item) > 2 * MAX_BYTES:
             raise UsageError(_too_long(len(item)))
         headers, text = _opened(item)
-        task_id, kwargs = _asked(headers, text)
-        request = _request(kwargs, binding)
+        task_id = str(headers.get("id", ""))
+        if len(text) > MAX_BYTES:
+            raise UsageError(_too_long(len(text)))
+        request = _request(_asked(headers, text), binding)
     except (UsageError, BadJson) as error:
         return Judged(_identity(binding.queue, task_id, text), text, None, str(error))
     return Judged(_identity(binding.queue, task_id, text), text, request)
@@ -141,22 +102,24 @@ def _opened(item: bytes) -> tuple[Mapping[str, Any], bytes]:
         raise UsageError(f"its content is {sanitize(kind, _SHOWN)}, only application/json is read")
     if packed is not None:
         raw = _unpacked(raw, packed)
-    if len(raw) > MAX_BYTES:
-        raise UsageError(_too_long(len(raw)))
     return headers, raw
 
 
 def _unpacked(raw: bytes, how: object) -> bytes:
     if how != "application/x-gzip":
         raise UsageError(f"it is compressed as {sanitize(how, _SHOWN)}; send it as gzip, or as it is")
+    unpacker = zlib.decompressobj()
     try:
-        return zlib.decompressobj().decompress(raw, MAX_BYTES + 1)
+        found = unpacker.decompress(raw, MAX_BYTES + 1)
     except zlib.error:
-        raise UsageError("it cannot be decompressed") from None
+        found = b""
+    if not unpacker.eof and len(found) <= MAX_BYTES:
+        raise UsageError("it cannot be decompressed")
+    return found
 
 
-def _asked(headers: Mapping[str, Any], text: bytes) -> tuple[str, Mapping[str, Any]]:
-    """The task's id and keyword arguments, of either message protocol."""
+def _asked(headers: Mapping[str, Any], text: bytes) -> Mapping[str, Any]:
+    """The keyword arguments, of either message protocol."""
     try:
         content = parse(text.decode())
     except UnicodeDecodeError:
@@ -180,7 +143,7 @@ def _asked(headers: Mapping[str, Any], text: bytes) -> tuple[str, Mapping[str, A
         raise UsageError("a run is asked for by keyword: send kwargs, no args")
     if not isinstance(kwargs, dict):
         raise UsageError("its kwargs are no object")
-    return str(said.get("id", "")), kwargs
+    return kwargs
 
 
 def _request(kwargs: Mapping[str, Any], binding: Binding) -> RunRequest:
