@@ -227,7 +227,12 @@ def pay(args: Debit) -> Request:
 
 @pay.compensate
 def pay_back(args: Debit, receipt: Receipt) -> Proposal:
-    """By a refund that can be asked about where the reference says so, else by one that cannot."""
+    """By a refund that can be asked about where the reference says so, else by one that cannot.
+
+    Planning it kills its process where the reference says so, as long as there is a file `deadly`.
+    """
+    if args.reference.endswith("deadly") and (FOLDER / "deadly").exists():
+        os.kill(os.getpid(), signal.SIGKILL)
     tool = "blind.repay" if args.reference.endswith("asked") else "blind.refund"
     return Proposal(tool, Refund(reference=args.reference, debit=receipt.id))
 

@@ -18,6 +18,8 @@ from uuid import UUID
 
 import pytest
 
+from fencepost.commands import OFFSET
+from fencepost.ledger.abandoned import abandoned
 from fencepost.testing import FAULTS, POINTS, FaultInjected
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step, until
@@ -185,6 +187,30 @@ def test_offsets_survive(stage: Stage, faults: tuple[Struck, ...]) -> None:
     judge(stage, faults, armed, before)
 
 
+def test_an_effect_whose_offset_kills_every_compensator_is_flagged_until_a_person_has_it_offset(
+    stage: Stage,
+) -> None:
+    name, deadly = f"{next(_numbers)}-deadly", stage.folder / "deadly"
+    deadly.touch()
+    stage.sandbox.fault("throttle_429", reference=f"{name}-later", retry_after_s=100)
+    later = step("bank.debit", "later", reference=f"{name}-later")
+    run = stage.send([step("blind.pay", "pay", reference=name)], [later], deadline_s=300)
+    stage.until_event(run, "ToolAttemptFailed")
+    stage.cancel(run)
+    assert stage.ended(run, within_s=60) == ["STOPPED"]
+    (end,) = stage.events(run, "RunStopped")
+    assert end.data["not_offset"][0]["why"] == "its planning was given up after 3 lost workers in a row"
+    with stage.reader() as connection:
+        (left,) = abandoned(connection, tenant=stage.tenant)
+    deadly.unlink()
+    with stage.client("operator") as client:
+        assert client.repair(left.call, OFFSET, by="person:tester", reason="mended") == "SUCCEEDED"
+    until("a second end", lambda: len(stage.events(run, "RunStopped")) == 2)
+    assert stage.effects(name) == ["debit", "refund"]
+    with stage.reader() as connection:
+        assert abandoned(connection, tenant=stage.tenant) == []
+
+
 @contextmanager
 def producers(stage: Stage) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """One that is killed and one that is frozen at each of their points, by run key."""
@@ -233,7 +259,7 @@ def test_a_producer_may_be_lost_before_and_after_its_commit(stage: Stage) -> Non
 
 def test_every_point_has_been_struck(stage: Stage, request: pytest.FixtureRequest) -> None:
     ours = [item for item in request.session.items if item.path == request.path]
-    if len(ours) < len(rounds(FORWARD)) + len(rounds(BACKWARD)) + 2:
+    if len(ours) < len(rounds(FORWARD)) + len(rounds(BACKWARD)) + 3:
         pytest.skip("not all rounds were asked for")
     seen = {path.name.split("=")[0] for path in (stage.folder / "once").glob("*/*.*.1")}
     points = {name.rpartition(".")[0].rpartition(".")[0] for name in seen}
