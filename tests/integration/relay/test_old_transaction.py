@@ -51,7 +51,7 @@ def pages(dsn: str, statement: str, **values: Any) -> int:
         row = psycopg.ClientCursor(session).execute(
             f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {statement}", {**common, **values}
         )
-        (found,) = row.fetchone() or ()
+        found = row.fetchall()[0][0]
     finally:
         session.close()
     plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
