@@ -33,6 +33,8 @@ from fencepost_ops.sandbox.process import SandboxProcess
 ORDERS = "fencepost_ops.examples.orders:app"
 ROLES: Final = ("relay", *map(str, Queue))
 """What a fleet has any number of."""
+INTAKE: Final = "intake"
+"""What it has none of unless asked: it takes in runs for one tenant, that somebody must name."""
 READY_WITHIN_S = 60.0
 PORT_FILE = "port"
 PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
@@ -133,7 +135,7 @@ class Fleet:
         options = self.options
         sizes = [e.get("FENCEPOST_POOL_SIZE") for e in ({}, options.env, *options.env_of.values())]
         pool_size = max(load_settings(**({"pool_size": s} if s else {})).pool_size for s in sizes)
-        limit = max_connections({role: self.count(role) for role in ROLES}, pool_size)
+        limit = max_connections({role: self.count(role) for role in (*ROLES, INTAKE)}, pool_size)
         return {"max_connections": str(limit), **options.postgres_settings}
 
     def _sandbox(self, folder: Path) -> SandboxProcess:
@@ -171,7 +173,7 @@ class Fleet:
 
     def count(self, role: str) -> int:
         """How many processes of a role this fleet has."""
-        return self.options.scale.get(role, 1)
+        return self.options.scale.get(role, 0 if role == INTAKE else 1)
 
     def names(self, role: str) -> list[str]:
         """The names of a role's processes."""
@@ -184,6 +186,8 @@ class Fleet:
         for queue in Queue:
             for name in self.names(queue):
                 self.add(name, [sys.executable, "-m", "fencepost_workers", queue, name], "worker")
+        for name in self.names(INTAKE):
+            self.add(name, [sys.executable, "-m", "fencepost_workers", INTAKE, name], "producer")
         if self.options.flower:
             self._add_flower()
 
