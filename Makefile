@@ -23,6 +23,14 @@ setup: ## the virtual environment alone; does nothing when it is up to date
 demo: setup ## orders on a fleet whose workers are killed and frozen: a table, and a verdict on every invariant
 	@$(BIN)/fencepost demo $(ARGS)
 
+.PHONY: chaos
+chaos: setup ## every fault point thrice, seeded strikes with weather, a hostile broker: half an hour and more
+	$(call step,fault points,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/test_faults.py,Run one alone with -k NAME -x)
+	$(call step,chaos,$(BIN)/fencepost chaos --seeds 3 --runs 200 $(ARGS),The same seed gives the same plan again)
+	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
+	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather,Run one alone with -k NAME -x)
+	$(call step,backlog,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/integration/relay,Run one alone with -k NAME -x)
+
 .PHONY: test
 test: lint ## everything that must pass: lint, types, import contracts, all tests
 	$(call step,pytest,$(BIN)/python -m pytest $(ARGS),Run one alone with: make test ARGS="-k NAME -x")
