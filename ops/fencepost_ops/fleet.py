@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -39,8 +39,12 @@ READY_WITHIN_S = 60.0
 PORT_FILE = "port"
 PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
 
-FLOWER_ENV: Final = {"FLOWER_UNAUTHENTICATED_API": "true", "FLOWER_READ_ONLY": "true"}
-"""Its API answers whoever asks, and only reads."""
+FLOWER_ENV: Final = {
+    "FLOWER_UNAUTHENTICATED_API": "true",
+    "FLOWER_READ_ONLY": "true",
+    "FLOWER_ENABLE_EVENTS": "false",
+}
+"""Its API answers whoever asks, and only reads. It orders no events: workers take no orders by broadcast."""
 
 SHRUNK = {
     "FENCEPOST_REPUBLISH_S": "2",
@@ -88,6 +92,7 @@ class Fleet:
         self.sandbox: SandboxProcess | None = None
         self.group: ProcessGroup
         self.flower_url: str | None = None
+        self._progress: Callable[[str], object] = lambda _: None
 
     def __enter__(self) -> Self:
         self.start()
@@ -102,8 +107,9 @@ class Fleet:
         """Start everything; returns when servers accept and all processes have been started.
 
         Raises LocalServerError, FolderTakenError, or UsageError when the sandbox's port is taken, with
-        everything already started stopped again.
+        everything already started stopped again. `progress` is told what begins, also while stopping.
         """
+        self._progress = progress
         with self._stack:
             options = self.options
             data = options.data or self._stack.enter_context(TemporaryFolder("fencepost-fleet-"))
@@ -114,15 +120,19 @@ class Fleet:
             progress("starting Valkey")
             self.valkey = LocalValkey.start(data / "valkey")
             self._stack.callback(self._stop_valkey)
-            progress("migrating the ledger")
+            progress("looking at the ledger")
             self.database = prepare_database(self.postgres, "fencepost", movable_clock=options.movable_clock)
+            if (done := self.database.migrated) is not None and done.before != done.after:
+                progress(f"migrated the ledger from {done.before or 'nothing'} to {done.after}")
             if sandbox is not None:
                 progress("starting the sandbox")
                 self.sandbox = self._stack.enter_context(sandbox)
+                self._stack.callback(self._stopping, "stopping the sandbox")
                 _keep_port(data / "sandbox", self.sandbox)
             progress("starting relays and workers")
             out = options.out or sys.stdout
             self.group = self._stack.enter_context(ProcessGroup(out=out))
+            self._stack.callback(self._stopping, "stopping relays and workers, which finish what they do")
             self._add_processes()
             self._stack = self._stack.pop_all()
 
@@ -142,10 +152,16 @@ class Fleet:
         port = self.options.sandbox_port or _kept_port(folder)
         return SandboxProcess(folder, faults=self.options.sandbox_faults, port=port)
 
+    def _stopping(self, what: str) -> None:
+        with suppress(OSError, ValueError):  # nobody reads us any more; what follows must happen all the same
+            self._progress(what)
+
     def _stop_postgres(self) -> None:
+        self._stopping("stopping Postgres")
         self.postgres.stop()  # whichever it is by then: see `mend`
 
     def _stop_valkey(self) -> None:
+        self._stopping("stopping Valkey")
         self.valkey.stop()
 
     def mend(self) -> list[str]:

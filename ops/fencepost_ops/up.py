@@ -11,6 +11,7 @@ import os
 import shlex
 import signal
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -191,14 +192,20 @@ class _Signals:
 
 
 def _run(fleet: Fleet, data: Path, signals: _Signals) -> None:
-    fleet.start(lambda what: click.echo(f"{what} ..."))
+    began = time.monotonic()
+
+    def say(what: str) -> None:
+        click.echo(f"{time.monotonic() - began:5.1f} s  {what}")
+
+    fleet.start(say)
     try:
+        say(f"waiting for {_counted_all(fleet)}")
         fleet.wait_ready()
         with _environment(fleet, data):
             signals.interrupting = False
             click.echo(_block(fleet, data))
             _stay(fleet, signals)
-            click.echo("stopping ...")
+            began = time.monotonic()
     finally:
         signals.interrupting = False
         signals.asked.set()
@@ -240,12 +247,11 @@ def exports(variables: Mapping[str, str]) -> str:
 
 
 def _block(fleet: Fleet, data: Path) -> str:
-    workers = ", ".join(_counted(fleet, role) for role in SCALED)
     where = urlsplit(fleet.database.owner)
     lines = [
         ("application", fleet.options.app),
         ("data", str(data.absolute())),
-        ("processes", workers),
+        ("processes", _counted_all(fleet)),
         ("Postgres", f"{where.hostname}:{where.port}, database {fleet.database.name}"),
         ("Valkey", f"127.0.0.1:{fleet.valkey.port}"),
     ]
@@ -260,6 +266,10 @@ def _block(fleet: Fleet, data: Path) -> str:
         f"  . {shlex.quote(str(data / 'env'))}\n  fencepost enqueue --help; fencepost runs; fencepost workers"
     )
     return f"\nfencepost is up\n{table}\n\nIn another shell:\n{shell}\n\nCtrl-C stops everything.\n"
+
+
+def _counted_all(fleet: Fleet) -> str:
+    return ", ".join(_counted(fleet, role) for role in SCALED)
 
 
 def _counted(fleet: Fleet, role: str) -> str:

@@ -20,13 +20,17 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
+from fencepost.ledger.migrations import versions
+from fencepost.ledger.revision import NEEDED
 from fencepost_ops import cli, fleet
+from fencepost_ops.local import LocalPostgres
 from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from fencepost_ops.up import exports
 from tests.acceptance.stage import until
 
 ROOT = Path(__file__).resolve().parents[2]
-UP_WITHIN_S = 60.0
+UP_WITHIN_S = 120.0
+QUEUES = ["compensator", "dispatcher", "intake", "planner", "reconciler"]
 CLI = [sys.executable, "-m", "fencepost_ops.cli"]
 
 
@@ -115,6 +119,25 @@ class Up:
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 
+    def beside(self, *command: str) -> subprocess.Popen[str]:
+        """`fencepost` in another shell, left running."""
+        script = f". {shlex.quote(str(self.data / 'env.reader'))} && exec {shlex.join([*CLI, *command])}"
+        return subprocess.Popen(
+            ["sh", "-c", script], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+
+    def flower(self, path: str) -> Any:
+        """What Flower's API says."""
+        url = f"{self.url('Flower')}/api/{path}"
+        with urllib.request.urlopen(url, timeout=30) as answer:  # noqa: S310 - our own, on this machine
+            return json.load(answer)
+
+    def queues_of_workers(self) -> dict[str, list[str]]:
+        """The queues of each worker that answers Flower, by the worker's name."""
+        workers = self.flower("workers?refresh=1")
+        queues = {name: [q["name"] for q in w.get("active_queues", ())] for name, w in workers.items()}
+        return {name.partition("@")[0]: of for name, of in queues.items() if of}
+
     def json(self, *command: str) -> Any:
         return json.loads(self.shell(*command, "--json"))
 
@@ -155,6 +178,25 @@ def start(folder: Path, tmp: Path, *options: str) -> Up:
     return Up(process, out, folder, tmp)
 
 
+def an_old_ledger(data: Path) -> None:
+    """Data that the first version left, with an order nobody has touched yet."""
+    sql = Path(versions.__file__).with_name("0001_initial.sql").read_text(encoding="utf-8")
+    goods = json.dumps(order(0)["input"])
+    data.mkdir()
+    with LocalPostgres.start(data / "postgres") as server:
+        with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+            connection.execute("CREATE DATABASE fencepost")
+        with psycopg.connect(server.superuser_dsn.rsplit("/", 1)[0] + "/fencepost") as connection:
+            connection.execute("CREATE SCHEMA fencepost")
+            connection.execute("CREATE TABLE fencepost.alembic_version (version_num varchar(32) PRIMARY KEY)")
+            connection.execute(sql.encode())
+            connection.execute("INSERT INTO fencepost.alembic_version VALUES ('0001')")
+            connection.execute(
+                "SELECT fencepost.enqueue_run('shop', 'o-0', 'fulfil', 1, 'svc:checkout', %s, '5 min')",
+                [goods],
+            )
+
+
 @pytest.fixture
 def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
@@ -174,7 +216,7 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_orders_survive_a_killed_worker_and_everything_ends_with_ctrl_c(
     start_up: Callable[..., Up],
 ) -> None:
@@ -189,12 +231,15 @@ def test_orders_survive_a_killed_worker_and_everything_ends_with_ctrl_c(
     assert sorted(effects.values()) == [1] * 6
 
     assert len(up.json("workers")) == 5
-    flower = up.url("Flower") + "/api/workers?refresh=1"
-    with urllib.request.urlopen(flower, timeout=30) as answer:  # noqa: S310 - our own, on this machine
-        workers = json.load(answer)
-    queues = sorted(queue["name"] for w in workers.values() for queue in w.get("active_queues", ()))
-    assert queues == ["compensator", "dispatcher", "planner", "planner", "reconciler"]
-    assert {name.partition("@")[0] for name in workers} >= {"planner-1", "planner-2", "dispatcher"}
+    shown = {"planner-1": ["planner"], "planner-2": ["planner"]}
+    shown |= {queue: [queue] for queue in QUEUES if queue != "planner"}
+    until("Flower shows every worker with its queue", lambda: up.queues_of_workers() == shown)
+    lengths = up.flower("queues/length")["active_queues"]
+    assert {queue["name"]: queue["messages"] for queue in lengths} == dict.fromkeys(QUEUES, 0)
+    assert up.ask("SHOW max_connections") == [("300",)]
+    found = up.json("doctor")["findings"]
+    assert [f["says"] for f in found if f["level"] == "problem"] == []
+    assert [f["says"] for f in found if f["area"] == "fleet" and "2 planners; 0 steps due" in f["says"]]
 
     second = CliRunner().invoke(cli.main, ["up", "--data", str(up.data)])
     assert second.exit_code == 2
@@ -209,19 +254,24 @@ def test_orders_survive_a_killed_worker_and_everything_ends_with_ctrl_c(
     up.remember()
     up.process.send_signal(signal.SIGINT)
     assert up.ended() == 0, up.said
+    stopping = re.findall(r"(?m)^ *\d+\.\d s  stopping (\w+)", up.said)
+    assert stopping == ["relays", "the", "Valkey", "Postgres"]
     assert up.said.endswith("stopped\n")
     up.leaves_nothing()
     assert not (up.data / "env").exists()
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
-    start_up: Callable[..., Up],
+    start_up: Callable[..., Up], tmp_path: Path
 ) -> None:
+    an_old_ledger(tmp_path / "data")
     up = start_up("--no-flower")
+    assert f"migrated the ledger from 0001 to {NEEDED}" in up.said
     up.enqueue(1)
-    until("the order is done", lambda: up.statuses() == {"o-1": "COMPLETED"})
+    done = {"o-0": "COMPLETED", "o-1": "COMPLETED"}
+    until("both orders are done", lambda: up.statuses() == done)
     place = up.url("sandbox")
     up.remember()
     up.process.kill()
@@ -230,11 +280,15 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
 
     up = start_up("--no-flower")
     assert up.url("sandbox") == place  # stored requests name it
-    assert up.statuses() == {"o-1": "COMPLETED"}
+    assert "migrated" not in up.said
+    assert up.statuses() == done
     up.enqueue(1, 2)  # the first is known already
-    until("both are done", lambda: up.statuses() == {"o-1": "COMPLETED", "o-2": "COMPLETED"})
-    assert len(Book(up.data / "sandbox" / BOOK_FILE).effects()) == 6
+    until("all are done", lambda: up.statuses() == done | {"o-2": "COMPLETED"})
+    assert len(Book(up.data / "sandbox" / BOOK_FILE).effects()) == 9
 
+    watched = up.beside("watch", "--interval", "300ms")
+    assert watched.stdout is not None
+    first = watched.stdout.readline()
     servers = [pid for pid, _ in up.trees if is_server(pid)]
     assert len(servers) == 3
     for pid in servers:
@@ -243,6 +297,13 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
         up.read_until(f"{name} had died and was started again")
     up.enqueue(3)
     until("an order after that is done", lambda: up.statuses()["o-3"] == "COMPLETED", 60)
+    assert watched.poll() is None
+    watched.send_signal(signal.SIGINT)
+    out, err = watched.communicate(timeout=30)
+    assert watched.returncode == 130
+    assert re.fullmatch(r"(.*; waiting for it\nPostgres answers again\n)+", err), err
+    assert "ended 3 (3 COMPLETED)" in first
+    assert "workers 4 alive" in out
 
     up.remember()
     up.process.terminate()

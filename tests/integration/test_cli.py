@@ -179,6 +179,15 @@ def test_a_command_that_is_not_there_yet_is_not_listed(shell: Shell, monkeypatch
     assert "no such command 'later'" in shell.refused(2, "later")
 
 
+def test_commands_are_listed_by_what_they_are_for(shell: Shell) -> None:
+    told = shell.ok("--help")
+    titles = ["Run a fleet:", "Send runs and follow them:", "Operate:", "Prove:"]
+    assert sorted(titles, key=told.index) == titles
+    assert "More:" not in told  # every command has its place
+    listed = re.findall(r"(?m)^  ([a-z]+) {2,}[A-Z]", told.partition("Run a fleet:")[2])
+    assert sorted(listed) == sorted(cli.COMMANDS)
+
+
 def test_every_command_that_is_listed_has_help(shell: Shell) -> None:
     for name in cli.COMMANDS:
         if name in shell.ok("--help"):
