@@ -26,7 +26,7 @@ COMMANDS: Final = {
     "runs": "fencepost_ops.commands.runs:runs",
     "show": "fencepost_ops.commands.runs:show",
     "watch": "fencepost_ops.commands.watch:watch",
-    "workers": "fencepost_ops.commands.fleet:workers",
+    "workers": "fencepost_ops.commands.workers:workers",
     "outbox": "fencepost_ops.commands.outbox:outbox",
     "unresolved": "fencepost_ops.commands.settle:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",

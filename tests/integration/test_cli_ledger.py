@@ -218,12 +218,33 @@ def test_workers_are_listed_with_what_they_hold(bench: Bench, shell: Shell) -> N
     bench.one(bench.claim_run(run))
     (worker,) = shell.json("workers", role="reader")
     assert (worker["role"], worker["host"], worker["pid"], worker["held"]) == ("dispatcher", "h", 1, 1)
-    assert re.search(r"dispatcher +h +1 +alive .* 1 +", shell.ok("workers"))
+    assert worker["state"] == "alive"
+    assert re.search(r"dispatcher +h +1 +alive .* 1 +", shell.ok("workers", "--check"))
     bench.sql("UPDATE fencepost.clock SET ahead = ahead + interval '1 minute'")
-    assert re.search(r"dispatcher +h +1 +silent +1 m ago", shell.ok("workers"))
+    assert re.search(r"dispatcher +h +1 +silent .* 1 m .*ago", shell.ok("workers"))
+    assert shell("workers", "--check").exit_code == 1
     bench.sql("UPDATE fencepost.workers SET ended_at = fencepost.now()")
     assert shell.ok("workers") == "no workers\n"
-    assert "ended" in shell.ok("workers", "--all")
+    assert "ended" in shell.ok("workers", "--all", "--check")
+
+
+def test_a_worker_that_makes_no_progress_is_listed_as_stalled(bench: Bench, shell: Shell) -> None:
+    run = bench.enqueue("o-1")
+    bench.one(bench.claim_run(run))
+    said = (
+        "UPDATE fencepost.workers SET role = role, last_seen = fencepost.now(), busy = 3, slots = 8, "
+        "progress_at = fencepost.now() - interval '31 s', draining = false"
+    )
+    bench.sql(said)
+    (worker,) = shell.json("workers", "--check", role="reader")
+    assert (worker["state"], worker["busy"], worker["slots"], worker["waiting"]) == ("busy", 3, 8, 0)
+    assert re.search(r"busy +3\d(\.\d)? s ago +3/8 +", shell.ok("workers"))
+    bench.sql("UPDATE fencepost.outbox SET queue = 'dispatcher', generation = generation + 1")
+    bench.sql("UPDATE fencepost.outbox SET due_at = fencepost.now()")
+    assert re.search(r"stalled +3\d(\.\d)? s ago +3/8 +", shell.ok("workers"))
+    assert shell("workers", "--check").exit_code == 1
+    bench.sql("UPDATE fencepost.workers SET draining = true")
+    assert "draining" in shell.ok("workers", "--check")
 
 
 def test_the_outbox_is_counted_per_queue(bench: Bench, shell: Shell) -> None:

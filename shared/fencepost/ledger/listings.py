@@ -72,13 +72,18 @@ SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.stat
         FROM fencepost.evidence v WHERE v.tenant = c.tenant AND v.call = c.id)
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
 LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
-WHERE (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
+WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
   AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
 ORDER BY 20, c.tenant, c.id LIMIT %(limit)s
 """
 _WORKERS: Final = f"""
-SELECT {_WORKER}, (SELECT count(*) FROM fencepost.outbox o WHERE o.worker = w.token)
-FROM fencepost.workers w WHERE %(all)s OR w.ended_at IS NULL
+WITH due AS MATERIALIZED (
+    SELECT queue, count(*) AS rows FROM fencepost.outbox
+    WHERE due_at <= (SELECT fencepost.now()) AND dead_at IS NULL GROUP BY queue
+)
+SELECT {_WORKER}, (SELECT count(*) FROM fencepost.outbox o WHERE o.worker = w.token),
+       w.progress_at, w.busy, w.slots, w.draining, coalesce(due.rows, 0)
+FROM fencepost.workers w LEFT JOIN due ON due.queue = w.role WHERE %(all)s OR w.ended_at IS NULL
 ORDER BY w.ended_at IS NOT NULL, w.role, w.started_at
 """
 _QUEUES: Final = """
@@ -177,7 +182,12 @@ class FiledEvidence:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A process that claims. `held` counts what is under its terms; `ended_at` is set once it is gone."""
+    """A process that claims. `held` counts what is under its terms; `ended_at` is set once it is gone.
+
+    What it said of itself with its last stamp: when it last took or finished something or found its queue
+    empty, how many items it executes of how many it could, whether it takes no more. `waiting` counts the due
+    rows of its queue, whoever may take them.
+    """
 
     token: str
     role: str
@@ -187,6 +197,27 @@ class WorkerInfo:
     last_seen: datetime
     ended_at: datetime | None
     held: int = 0
+    progress_at: datetime | None = None
+    busy: int | None = None
+    slots: int | None = None
+    draining: bool = False
+    waiting: int = 0
+
+    def state(self, now: datetime, ttl: timedelta, limit: timedelta | None) -> str:
+        """What it is worth: ended, silent (no stamp for `ttl`), draining, stalled (no progress for `limit`
+        although it has room and its queue has work), busy or alive. Without a limit nobody is stalled.
+        """
+        if self.ended_at is not None:
+            return "ended"
+        if now - self.last_seen > ttl:
+            return "silent"
+        if self.draining:
+            return "draining"
+        room = self.busy is not None and self.slots is not None and self.busy < self.slots
+        quiet = limit is not None and now - (self.progress_at or self.started_at) > limit
+        if quiet and room and self.waiting:
+            return "stalled"
+        return "busy" if self.busy else "alive"
 
 
 @dataclass(frozen=True, slots=True)
