@@ -17,6 +17,7 @@ from types import FrameType
 
 from fencepost.doorbell import Doorbell
 from fencepost.errors import FaultInjected, Unreachable, UsageError
+from fencepost.health import HealthFile
 from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
 from fencepost_relay.publisher import Publisher
@@ -103,10 +104,10 @@ class Report:
         self.since = time.monotonic()
 
 
-def run(relay: Relay, doorbell: Doorbell, stop: Stop, *, poll_s: float) -> None:
+def run(relay: Relay, doorbell: Doorbell, stop: Stop, *, poll_s: float, health: HealthFile) -> None:
     """
     Passes until asked to stop. Outages are logged and outlived; raises UsageError when Postgres refuses the
-    relay.
+    relay. Every pass that succeeds touches the health file.
     """
     report = Report()
     while not stop.asked:
@@ -115,6 +116,8 @@ def run(relay: Relay, doorbell: Doorbell, stop: Stop, *, poll_s: float) -> None:
             began = time.monotonic()
             result = relay.run_once()
             report.passed(result, time.monotonic() - began)
+            if not health.touch():
+                log.error("%s", health.error)
             if result.next_due_in is not None:
                 pause = min(pause, result.next_due_in.total_seconds())
         except (Unreachable, FaultInjected) as error:
@@ -145,7 +148,8 @@ def serve(settings: Settings) -> None:
     try:
         with Doorbell(settings.redis_url) as doorbell:
             log.info("relay %d runs", os.getpid())
-            run(relay, doorbell, stop, poll_s=settings.poll_ms / 1000)
+            health = HealthFile(settings.health_file)
+            run(relay, doorbell, stop, poll_s=settings.poll_ms / 1000, health=health)
     finally:
         relay.close()
         signal.setitimer(signal.ITIMER_REAL, 0)  # what is left, the interpreter's own end, needs no force
