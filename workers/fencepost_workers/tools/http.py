@@ -92,6 +92,7 @@ class _Wire:
         if self._late():
             self.held_back = NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
             raise _TooLate
+        forks.ours(self._pid)  # nothing comes between this and the first byte
 
     def _late(self) -> bool:
         return boottime() >= self._until
