@@ -4,6 +4,7 @@ history.
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ import psycopg
 from fencepost import Budget, Client
 from fencepost.client import Enqueued
 from fencepost.runrequest import RunRequest
+from fencepost_ops.bench_finished import add_finished, sizes
 from fencepost_ops.fleet import Fleet
 
 DEADLINE: Final = timedelta(minutes=5)
@@ -49,11 +51,16 @@ WHERE tenant = %s AND run = %s ORDER BY seq
 
 @dataclass(frozen=True)
 class Throughput:
-    """Runs that were enqueued together and completed."""
+    """Runs that were enqueued together and completed.
+
+    `cpu_ms` is what one of them cost in each process of the fleet and its children, in milliseconds: less at
+    the mercy of other load on the machine than runs per second. Linux only, else empty.
+    """
 
     runs: int
     seconds: float
     per_second: float
+    cpu_ms: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -85,6 +92,19 @@ class History:
     last_ms: float
 
 
+@dataclass(frozen=True)
+class Finished:
+    """The same measures on a ledger with few runs, and with `added` finished ones more."""
+
+    added: int
+    seeded_s: float
+    mib: dict[str, float]
+    throughput_before: Throughput
+    latency_before: Latency
+    throughput_after: Throughput
+    latency_after: Latency
+
+
 class Bencher:
     """Drives one fleet. Every measure raises TimeoutError when the fleet does not finish in four minutes."""
 
@@ -106,11 +126,13 @@ class Bencher:
     def throughput(self, tool: str, count: int) -> Throughput:
         """One-call runs: enqueue, plan, dispatch, plan, complete."""
         prefix, requests = self._requests("one", count, tool=tool)
+        before = self.cpu()
         with self._client() as client:
             client.enqueue_many(requests)
         self._await(prefix, count)
+        used = {name: round((s - before.get(name, 0.0)) * 1000 / count, 3) for name, s in self.cpu().items()}
         seconds = self._span(prefix)
-        return Throughput(count, seconds, count / seconds)
+        return Throughput(count, seconds, count / seconds, used)
 
     def latency(self, tool: str, count: int) -> Latency:
         """One-call runs, each enqueued when the one before is done."""
@@ -152,13 +174,29 @@ class Bencher:
         last_ms = (at[last] - at[last - window]) / window * 1000
         return History(window, first_ms, last, last_ms)
 
+    def finished(self, count: int, runs: int) -> Finished:
+        """Throughput and latency before and after the tables hold `count` more finished runs."""
+        before = self.throughput("note", runs), self.latency("note", min(runs, 100))
+        began = time.monotonic()
+        with self._fleet.connect() as owner:
+            added = add_finished(owner, TENANT, "one-%", count)
+            seeded_s = time.monotonic() - began
+            held = sizes(owner)
+        self.throughput("note", min(runs, 100))  # warms what the copies have pushed out
+        after = self.throughput("note", runs), self.latency("note", min(runs, 100))
+        return Finished(added, seeded_s, held, *before, *after)
+
     def memory(self) -> dict[str, float]:
         """MiB by process, shared pages counted once; Linux only, else empty."""
-        names = {pid: name for name, pid in self._fleet.pids().items()}
-        names |= {self._fleet.postgres.pid: "postgres", self._fleet.valkey.pid: "valkey"}
-        if self._fleet.sandbox is not None:
-            names[self._fleet.sandbox.pid] = "sandbox"
-        return {name: sum(map(_proportional_mib, _tree(pid))) for pid, name in names.items()}
+        return {name: sum(map(_proportional_mib, _tree(pid))) for name, pid in self._pids().items()}
+
+    def cpu(self) -> dict[str, float]:
+        """Seconds of CPU used so far by process, what its ended children used included; Linux only."""
+        return {name: sum(map(_cpu_s, _tree(pid))) for name, pid in self._pids().items()}
+
+    def _pids(self) -> dict[str, int]:
+        pids = self._fleet.pids() | {"postgres": self._fleet.postgres.pid, "valkey": self._fleet.valkey.pid}
+        return pids if self._fleet.sandbox is None else pids | {"sandbox": self._fleet.sandbox.pid}
 
     def _await(self, prefix: str, count: int) -> None:
         until = time.monotonic() + WITHIN_S
@@ -221,6 +259,14 @@ def _tree(root: int) -> list[int]:
         found.append(waiting.pop())
         waiting += children.get(found[-1], [])
     return found
+
+
+def _cpu_s(pid: int) -> float:
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 def _proportional_mib(pid: int) -> float:

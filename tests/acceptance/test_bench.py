@@ -1,6 +1,7 @@
 """The bench runs, and says what it measured; the figures themselves are nobody's test."""
 
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -10,7 +11,8 @@ from fencepost_ops.bench import MEASURES, bench
 
 @pytest.mark.slow
 def test_the_bench_measures_everything_and_says_so_in_json() -> None:
-    done = CliRunner().invoke(bench, ["--runs", "20", "--json"])
+    names = [argument for name in MEASURES for argument in ("--only", name)]
+    done = CliRunner().invoke(bench, ["--runs", "20", *names, "--finished", "100", "--json"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert set(MEASURES) < set(found)
@@ -19,6 +21,11 @@ def test_the_bench_measures_everything_and_says_so_in_json() -> None:
     assert 0 < found["latency"]["p50_ms"] <= found["latency"]["p99_ms"]
     assert found["models"]["seconds"] >= found["models"]["each_s"]
     assert found["history"]["last"] > found["history"]["first"]
+    assert found["finished"]["added"] >= 100
+    assert found["finished"]["mib"]["events"] > 1
+    assert found["finished"]["throughput_after"]["runs"] == 20
+    if sys.platform == "linux":
+        assert found["python"]["cpu_ms"]["planner"] > 0
     assert set(found["memory_mib"]) >= {"relay", "planner", "dispatcher", "postgres", "valkey", "sandbox"}
 
 
