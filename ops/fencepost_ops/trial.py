@@ -143,7 +143,8 @@ class Trial:
         """Wait until everything is settled, for `SETTLE_WITHIN_S` at most, and be the person it takes."""
         until = time.monotonic() + SETTLE_WITHIN_S
         while not self.settled and time.monotonic() < until:
-            self.settled = self.look() and not self._repair()
+            calm, waited = self.look(), self._repair()
+            self.settled = calm and not waited
             time.sleep(LOOK_EVERY_S)
         self.rest(1.0)  # whoever was frozen may still bring what it holds
         self.settled = self.settled and self.look()
