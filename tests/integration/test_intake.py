@@ -11,14 +11,20 @@ import sys
 import time
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pytest
 from celery import Celery
 
+from fencepost import Client
 from fencepost.ledger import refusals
+from fencepost.ledger.connect import Pool
 from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup
+from fencepost_workers.intake import Hand
+from fencepost_workers.intake_entry import Binding
 from tests.integration.awaiting import until
 from tests.integration.conftest import copied
 from tests.integration.door import Door
@@ -95,6 +101,7 @@ def test_postgres_away_holds_messages_and_a_stop_gives_them_back(post: Post) -> 
         keys = [post.send() for _ in range(20)]
         until("messages in hand", lambda: post.length("intake") < 20)
         assert post.outstanding() == 20
+        post.broker.delete("_kombu.binding.intake")  # as a flush would; they find their way back without it
         os.kill(pid, signal.SIGTERM)
         until("the end of it", lambda: f"life {pid} ended: 0" in post.log.read_text()[said:])
         assert (post.length("intake"), post.outstanding()) == (20, 20)
@@ -170,6 +177,46 @@ def test_what_celery_can_say_but_a_run_cannot_do_is_refused(post: Post) -> None:
         "the intake knows no task other.task, only fencepost.intake",
     ]
     assert post.runs("odd") == []
+
+
+def test_what_only_the_ledger_refuses_goes_to_a_person_and_holds_up_nobody(post: Post) -> None:
+    post.run("ALTER TABLE fencepost.runs ADD CONSTRAINT cursed CHECK (planner <> 'cursed')")
+    cursed, good = post.send(planner="cursed"), post.send()
+    until("a run", lambda: post.runs(good))
+    post.settled()
+    post.run("ALTER TABLE fencepost.runs DROP CONSTRAINT cursed")
+    assert 'violates check constraint "cursed"' in post.refused_of(cursed)[cursed]
+
+
+class Answered:
+    """A delivery that remembers how it was answered."""
+
+    def __init__(self) -> None:
+        self.done: bool | None = None
+
+    def answer(self, *, done: bool) -> None:
+        self.done = done
+
+
+def test_a_message_delivered_again_while_in_hand_is_carried_once_and_answered_twice(post: Post) -> None:
+    dsn = post.database.dsns["producer"]
+    body = json.dumps([[], {"run_key": "again", **GOOD}, {}])
+    message = {"headers": {"task": "fencepost.intake"}, "properties": {}, "body": body}
+    item = json.dumps({**message, "content-type": "application/json"})
+    first, second = Answered(), Answered()
+    with Client(dsn) as client, psycopg.connect(dsn) as other:
+        hand = Hand(Binding("intake", TENANT, PRINCIPAL), client, Pool(dsn, "test", 1))
+        taken = [TENANT, "again", PRINCIPAL]
+        other.execute("SELECT fencepost.enqueue_run(%s, %s, 'p', 1, %s, '1', '300 s')", taken)
+        todo = hand.admit(first, item.encode())
+        assert todo is not None
+        with ThreadPoolExecutor(1) as thread:
+            carried = thread.submit(todo)
+            assert hand.admit(second, item.encode()) is None
+            assert not carried.done()
+            other.rollback()
+    assert (first.done, second.done) == (True, True)
+    assert len(post.runs("again")) == 1
 
 
 def test_nothing_that_lies_in_the_queue_ends_the_process(post: Post) -> None:

@@ -24,7 +24,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import closing
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import psycopg
 from celery import Celery, signals
@@ -87,7 +87,7 @@ class Hand:
         self._stopping = threading.Event()
         self._client, self._pool = client, pool
         self._lock = threading.Lock()
-        self._held: dict[bytes, list[Delivery]] = {}
+        self._held: dict[bytes, list[Answerable]] = {}
         self._away = False
 
     def stop(self) -> None:
@@ -96,7 +96,7 @@ class Hand:
         for pool in (self._client, self._pool):  # elsewhere: whoever is interrupted may hold its lock
             threading.Thread(target=pool.close, name="stop", daemon=True).start()
 
-    def admit(self, delivery: Delivery, item: bytes) -> Callable[[], None] | None:
+    def admit(self, delivery: Answerable, item: bytes) -> Callable[[], None] | None:
         """What is to be done for this delivery, in a thread; None where that is under way already."""
         key = sha256(item).digest()  # it holds the tag it was sent with, which stays with it
         with self._lock:
@@ -171,8 +171,15 @@ def _is_its_own(failure: Exception) -> bool:
     return state == "FP422" or state.startswith(_ITS_OWN_FAULT)
 
 
+class Answerable(Protocol):
+    """A delivery of a message, to be answered once."""
+
+    def answer(self, *, done: bool) -> None:
+        """Whether what it asks for is committed; if not, it is to be delivered again."""
+
+
 class Delivery:
-    """One delivery of a message, to be answered once, on the loop that owns the broker's connection."""
+    """One of the broker's, answered on the loop that owns its connection."""
 
     def __init__(self, message: Any, consumer: IntakeConsumer) -> None:
         self._message, self._consumer = message, consumer
