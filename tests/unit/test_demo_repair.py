@@ -17,6 +17,9 @@ class Rows(list[Any]):
     def fetchall(self) -> list[Any]:
         return self
 
+    def fetchone(self) -> Any:
+        return self[0] if self else None
+
 
 class FakeLedger:
     left = False
@@ -90,6 +93,14 @@ def test_no_effect_in_the_book_settles_it_as_not_happened_once_that_can_be_said(
     running.trial._repair()
     assert [decision[1] for decision in FakeClient.decided] == ["FAILED"]
     assert running.trial.repaired == 1
+
+
+def test_the_person_does_not_wait_until_all_is_calm(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "SETTLE_WITHIN_S", 0.05)
+    running.trial.enqueued = 1  # a run that ends once somebody has decided
+    running.trial.settle()
+    assert not running.trial.settled
+    assert (CALL, "FAILED") in [decision[:2] for decision in FakeClient.decided]
 
 
 def test_an_effect_that_was_not_offset_is_asked_for_again(running: Any) -> None:
