@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias, cast
 import rfc8785
 
 from fencepost.errors import UsageError
+from fencepost.jsontext import encoder
 
 JSON: TypeAlias = "bool | int | str | list[JSON] | tuple[JSON, ...] | dict[str, JSON] | None"
 
@@ -77,9 +78,7 @@ def _constant(text: str) -> _Refused:
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 _NOT_TEXT = re.compile(r"[\x00\ud800-\udfff]")
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
-_ENCODER = json.JSONEncoder(
-    sort_keys=True, ensure_ascii=False, separators=(",", ":"), check_circular=False, allow_nan=False
-)
+_encode_sorted = encoder(sort_keys=True)
 
 
 def parse(text: str | bytes, *, max_bytes: int = MAX_BYTES, max_depth: int = MAX_DEPTH) -> JSON:
@@ -204,7 +203,9 @@ def _plain(value: object, depth: int) -> bool:
     depth -= 1
     if kind is dict:
         for key, item in value.items():  # type: ignore[attr-defined]
-            if type(key) is not str or not key.isascii() or not (type(item) is str or _plain(item, depth)):
+            if type(key) is not str or not key.isascii():
+                return False
+            if item is not None and type(item) is not str and not _plain(item, depth):
                 return False
         return True
     if kind is list or kind is tuple:
@@ -218,7 +219,7 @@ def encode(value: object) -> bytes:
     Equal JSON values give equal bytes, whatever the order of keys; a tuple is a list.
     """
     if _plain(value, ENCODE_DEPTH):
-        text = _ENCODER.encode(value)
+        text = _encode_sorted(value)
         if "\\u0000" not in text:
             try:
                 return text.encode()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
@@ -17,12 +18,13 @@ from uuid import UUID
 
 from fencepost.canonical import CanonicalError, admit, encode, sanitize
 from fencepost.clock import rfc3339
+from fencepost.jsontext import encoder
 from fencepost.records import amended
 
 SCHEMA_VERSION = 1
 GENESIS = "0" * 64
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = encoder()
 
 
 class EventType(StrEnum):
@@ -115,10 +117,16 @@ def body_text(body: dict[str, Any]) -> str:
     kept in a visible form, numbers without exact form as text: recording never fails for what the outside
     said.
     """
+    return recorded_body(body)[0]
+
+
+def recorded_body(body: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """`body_text`, and a body that reads as that text does (but for its tuples)."""
     try:
-        return encode(body).decode()
+        return encode(body).decode(), body
     except CanonicalError:
-        return encode(_storable(body)).decode()
+        text = encode(_storable(body)).decode()
+        return text, json.loads(text)
 
 
 def _storable(value: Any) -> Any:
@@ -139,19 +147,36 @@ def body_digest(body: str) -> str:
 
 def chain_hash(event: Event) -> str:
     """The hash `event` must carry, computed from its header, its body's digest and `prev_hash`."""
-    return _hash(event, event.projection, event.prev_hash)
+    fixed = str(event.run), str(event.causation), rfc3339(event.recorded_at)
+    return _hash(_header(event, fixed, event.projection, event.prev_hash))
 
 
-def chained(event: Event, prev_hash: str, projection: str | None) -> Event:
-    """The event as the next of a history that ends in `prev_hash`, with the hash it must carry."""
-    made = _hash(event, projection, prev_hash)
-    return amended(event, prev_hash=prev_hash, projection=projection, hash=made)
+def chain(events: Sequence[Event], head: str, projection: str) -> list[tuple[Event, list[Any]]]:
+    """One change's events as the next of a history that ends in `head`; the last carries `projection`.
+
+    Each with its fields as JSON values. The events of a change are of one run, one cause and one instant.
+    """
+    fixed = str(events[0].run), str(events[0].causation), rfc3339(events[0].recorded_at)
+    linked: list[tuple[Event, list[Any]]] = []
+    for event in events:
+        ends = projection if event is events[-1] else None
+        header = _header(event, fixed, ends, head)
+        made = _hash(header)
+        linked.append((amended(event, prev_hash=head, projection=ends, hash=made), header))
+        header.insert(_BODY, event.body)
+        header.append(made)
+        head = made
+    return linked
 
 
-def _hash(event: Event, projection: str | None, prev_hash: str) -> str:
-    header = [
+_BODY = [f.name for f in fields(Event)].index("body")
+
+
+def _header(event: Event, fixed: tuple[str, str, str], projection: str | None, prev_hash: str) -> list[Any]:
+    run, causation, recorded_at = fixed
+    return [
         event.tenant,
-        str(event.run),
+        run,
         event.seq,
         str(event.id),
         event.type,
@@ -163,11 +188,14 @@ def _hash(event: Event, projection: str | None, prev_hash: str) -> str:
         event.worker,
         event.fence,
         event.policy,
-        str(event.causation),
-        rfc3339(event.recorded_at),
+        causation,
+        recorded_at,
         projection,
         prev_hash,
     ]
+
+
+def _hash(header: list[Any]) -> str:
     return hashlib.sha256(b"fencepost.event.v1\0" + _encode(header).encode()).hexdigest()
 
 

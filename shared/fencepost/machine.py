@@ -21,13 +21,13 @@ from fencepost.subjects import Call, Run, View
 E, C, R = EventType, CallState, RunStatus
 
 
-def evolve(view: View | None, event: Event) -> View:
-    """The projection after `event`.
+def evolve(view: View | None, event: Event, data: dict[str, Any] | None = None) -> View:
+    """The projection after `event`. `data` is its body, for a caller who has it; else it is parsed.
 
     Raises ValueError for an event type this version does not know and for a history that does not begin with
     RunCreated, KeyError for a call or a field that is not there.
     """
-    kind, fact = EventType(event.type), _Fact(event, event.data)
+    kind, fact = EventType(event.type), _Fact(event, event.data if data is None else data)
     if kind == E.RUN_CREATED:
         return View(_created(fact))
     if view is None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
 from fencepost.events import GENESIS, Event, chain_fault
+from fencepost.jsontext import encoder
 from fencepost.machine import evolve
 from fencepost.records import amended, reader
 from fencepost.subjects import Call, Run, View
@@ -17,7 +17,7 @@ from fencepost.subjects import Call, Run, View
 _SUM_MODULUS = 1 << 256
 _call_values = reader(Call, [f.name for f in fields(Call)])
 _run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"}])
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = encoder()
 
 
 def _digest(values: list[Any]) -> bytes:

@@ -17,15 +17,19 @@ from fencepost.authority import Authority, AuthorizationDecision, AuthorizationR
 from fencepost.canonical import parse, sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Term
-from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, body_text
+from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, recorded_body
 from fencepost.machine import evolve
 from fencepost.operations import Operation
+from fencepost.records import made
 from fencepost.recovery import Evidence
 from fencepost.states import RUN_FORWARD, RunStatus
 from fencepost.subjects import Call, Run, View
 from fencepost.tools import Tool
 
 E = EventType
+
+_UNNUMBERED = (None, "", "")
+"""Projection and hashes of an event whose change is not numbered yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,30 +125,32 @@ class Fold:
         policy: str | None = None,
     ) -> Event:
         """Append one event and evolve the view with it. Its hashes are made when the change is numbered."""
-        text = body_text(body)
-        event = Event(
-            tenant=self.run.tenant,
-            run=self.run.id,
-            seq=self.run.seq + 1,
-            id=self.run.id if kind == E.RUN_CREATED else self._next_id(),
-            type=kind,
-            version=SCHEMA_VERSION,
-            call=call,
-            attempt=attempt,
-            body=text,
-            digest=body_digest(text),
-            principal=sanitize(self.by, 200) if self.by else self.run.principal,
-            worker=self.term.owner if self.term else None,
-            fence=self.term.fence if self.term else None,
-            policy=policy,
-            causation=self.command.id,
-            recorded_at=self.now,
-            projection=None,
-            prev_hash="",
-            hash="",
+        text, data = recorded_body(body)
+        run, term = self.view.run, self.term
+        event = made(
+            Event,
+            (
+                run.tenant,
+                run.id,
+                run.seq + 1,
+                run.id if kind == E.RUN_CREATED else self._next_id(),
+                kind,
+                SCHEMA_VERSION,
+                call,
+                attempt,
+                text,
+                body_digest(text),
+                sanitize(self.by, 200) if self.by else run.principal,
+                term.owner if term else None,
+                term.fence if term else None,
+                policy,
+                self.command.id,
+                self.now,
+                *_UNNUMBERED,
+            ),
         )
         old = self.view.calls.get(call) if call is not None else None
-        self.view = evolve(self.view, event)
+        self.view = evolve(self.view, event, data)
         self.events.append(event)
         if call is not None and (old is None or old.state != self.call(call).state):
             self._follow(self.call(call))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
@@ -39,7 +40,12 @@ _BACKOFF_CAP = timedelta(seconds=10)
 
 def budget(fold: Fold) -> Budget:
     """The run's budget, as its producer gave it."""
-    return Budget.from_json(json.loads(fold.run.request).get("budget") or {})
+    return _budget_in(fold.run.request)
+
+
+@lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
+def _budget_in(request: str) -> Budget:
+    return Budget.from_json(json.loads(request).get("budget") or {})
 
 
 def usage(fold: Fold) -> Usage:

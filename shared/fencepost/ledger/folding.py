@@ -8,13 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
-from uuid import UUID
 
 from fencepost import commands as c
 from fencepost.decide import compensate, dispatch, offices, planning, reconcile
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
-from fencepost.events import Event, EventType, chained
+from fencepost.events import Event, EventType, chain
 from fencepost.ledger.load import Loaded
 from fencepost.ledger.write import Writing
 from fencepost.machine import next_row
@@ -147,9 +146,11 @@ class Folding:
         key = (before.tenant, before.id)
         old_calls = self.loaded.calls[key]
         view = seal(old_calls, fold.view)
-        events, head = _chain(fold.events, before.head_hash, projection_hash(view.run))
-        run = amended(view.run, head_hash=head)
+        linked = chain(fold.events, before.head_hash, projection_hash(view.run))
+        events = [event for event, _ in linked]
+        run = amended(view.run, head_hash=events[-1].hash)
         self.writing.events += events
+        self.writing.records += [record for _, record in linked]
         self.loaded.runs[key] = run
         _, by = self.writing.runs.get(key, (run, None))
         self.writing.runs[key] = (run, fold.presented.get(run.id) or by)
@@ -165,7 +166,7 @@ class Folding:
                 self.loaded.operations[before.tenant, k] = operation
                 self.writing.operations[before.tenant, k] = operation
         self.writing.woken |= {(before.tenant, k) for k in fold.woken}
-        self._place(fold, run.id, run.id)
+        self._place(fold, run)
 
     def _file(self, command: c.FileEvidence, events: Sequence[Event]) -> None:
         """Keep a piece of evidence, for the commands that follow in this batch as well."""
@@ -187,17 +188,11 @@ class Folding:
         else:
             _, earlier = self.writing.calls.get(key, (call, None))
             self.writing.calls[key] = (call, fold.presented.get(call.id) or earlier)
-        self._place(fold, call.id, call.run)
+        self._place(fold, call)
 
-    def _place(self, fold: Fold, subject_id: UUID, run_id: UUID) -> None:
+    def _place(self, fold: Fold, subject: Run | Call) -> None:
         """Give the subject the outbox row its state asks for: what happens next, and when."""
-        key = (fold.run.tenant, subject_id)
-        run = self.loaded.runs[fold.run.tenant, run_id]
-        subject: Run | Call | None = (
-            run if subject_id == run_id else self.loaded.calls[run.tenant, run_id].get(subject_id)
-        )
-        if subject is None:
-            return
+        key = (subject.tenant, subject.id)
         old = self.loaded.rows.get(key)
         row = place(subject, old, fold)
         if row is None and old is not None:
@@ -214,8 +209,12 @@ class Folding:
         key = (command.tenant, command.subject)
         if key in self.loaded.rows:
             return
-        self._place(fold, command.subject, command.run)
-        row, call = self.loaded.rows.get(key), fold.view.calls.get(command.subject)
+        call = fold.view.calls.get(command.subject)
+        subject: Run | Call | None = fold.run if command.subject == command.run else call
+        if subject is None:
+            return
+        self._place(fold, subject)
+        row = self.loaded.rows.get(key)
         if row is not None and call is not None and call.waits:  # its key may have been settled meanwhile
             self.loaded.rows[key] = self.writing.rows[key] = amended(row, due_at=fold.now)
 
@@ -268,13 +267,3 @@ def _holder(subject: Run | Call, old: Row | None, fold: Fold) -> str | None:
         return None
     mine = fold.worker is not None and fold.term is not None and subject.owner == fold.term.owner
     return fold.worker if mine else old.worker if old is not None else None
-
-
-def _chain(events: Sequence[Event], head: str, projection: str) -> tuple[list[Event], str]:
-    """Number and hash one change's events; the last carries the projection's hash."""
-    linked: list[Event] = []
-    for position, event in enumerate(events):
-        last = position == len(events) - 1
-        linked.append(chained(event, head, projection if last else None))
-        head = linked[-1].hash
-    return linked, head

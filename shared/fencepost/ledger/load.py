@@ -18,7 +18,6 @@ from fencepost import commands as c
 from fencepost.decide.fold import Row
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
-from fencepost.ledger.rows import OPEN_SQL
 from fencepost.machine import next_row
 from fencepost.operations import Operation
 from fencepost.proposals import Validated
@@ -39,7 +38,7 @@ _OPERATION_WHAT = rows.select("operations", rows.OPERATION_COLUMNS)
 
 # See schema.py on tenants: by key they are equal, by anything else not distinct.
 _OF_RUN = "calls ON calls.run = w.id AND calls.tenant IS NOT DISTINCT FROM w.tenant"
-_OPEN = f"FROM {_RUNS} JOIN fencepost.{_OF_RUN} WHERE (calls.state IN ({OPEN_SQL}) OR calls.doubt)"
+_OPEN = f"FROM {_RUNS} JOIN fencepost.{_OF_RUN} WHERE calls.live"
 _NAMED = f"FROM {_TOUCHED} JOIN fencepost.calls USING (tenant, id)"
 _EFFECTS = (
     f"FROM {_WHOLE} JOIN fencepost.{_OF_RUN}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from datetime import datetime
@@ -12,6 +11,7 @@ from uuid import UUID
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
+from fencepost.jsontext import encoder
 from fencepost.operations import Operation
 from fencepost.records import reader
 from fencepost.states import CALL_OPEN
@@ -19,7 +19,7 @@ from fencepost.subjects import Call, Run
 
 R = TypeVar("R")
 
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode = encoder()
 
 OPEN_SQL = ", ".join(f"'{s}'" for s in sorted(CALL_OPEN))
 """The states of a call that has not ended, as a list in SQL."""
@@ -71,15 +71,28 @@ def values(kind: type[R], names: Sequence[str]) -> Callable[[R], dict[str, Any]]
     return lambda record: dict(zip(names, read(record), strict=True))
 
 
-def text_array(values: Iterable[str]) -> str:
+def text_array(values: Iterable[str | None]) -> str:
     """Texts as one array in Postgres's own spelling."""
-    quoted = ('"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"' for value in values)
-    return "{" + ",".join(quoted) + "}"
+    return "{" + ",".join([_NULL if value is None else _quote(value) for value in values]) + "}"
+
+
+def _quote(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def plain_array(values: Iterable[object]) -> str:
-    """An array of what needs no quotes: ids."""
-    return "{" + ",".join(map(str, values)) + "}"
+    """An array of what needs no quotes: ids, numbers, instants."""
+    return "{" + ",".join([_NULL if value is None else str(value) for value in values]) + "}"
+
+
+_NULL = "NULL"
+
+
+def arrays(kind: type, names: Sequence[str]) -> Callable[[Sequence[Sequence[Any]]], list[str]]:
+    """What turns records, each the JSON values of these fields of `kind`, into one array per field."""
+    found = types(kind)
+    spell = [text_array if found[name] == "text" else plain_array for name in names]
+    return lambda records: [write(c) for write, c in zip(spell, zip(*records, strict=True), strict=True)]
 
 
 def presented(by: Presented, version: int) -> dict[str, Any]:

@@ -5,8 +5,9 @@ Alembic migrates to exactly this (a test compares dumps). Every key holds the te
 spread over several Postgres later, but begins with an id, and no other index holds the tenant: while tables
 are small or new, Postgres would otherwise plan a lookup by id as a walk through all of a tenant's rows, and
 keep the plan. For the same reason lookups by anything but a key compare tenants with IS NOT DISTINCT FROM,
-which no index serves. `presented_*` columns are how an UPDATE presents its term or office to the guards; the
-guards clear them, so at rest they are null.
+which no index serves. Partial indexes follow columns that Postgres derives from a row's state and that change
+only as it ends: an UPDATE that changes no indexed column writes no index. `presented_*` columns are how an
+UPDATE presents its term or office to the guards; the guards clear them, so at rest they are null.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from sqlalchemy import (
     Boolean,
     CheckConstraint,
     Column,
+    Computed,
     DateTime,
     ForeignKeyConstraint,
     Index,
@@ -50,6 +52,11 @@ def _col(name: str, kind: Any, *, null: bool = False, default: str | None = None
 
 def _time(name: str, *, null: bool = False, default: str | None = None) -> Column[Any]:
     return _col(name, DateTime(timezone=True), null=null, default=default)
+
+
+def _derived(name: str, kind: Any, sql: str, *, null: bool = False) -> Column[Any]:
+    """A column nobody writes: Postgres computes it with every change of the row."""
+    return Column(name, kind, Computed(sql, persisted=True), nullable=null)
 
 
 def _presented() -> list[Column[Any]]:
@@ -100,11 +107,13 @@ runs = Table(
     _col("head_hash", Text, default=_GENESIS_SQL),
     *_presented(),
     _col("presented_call", Uuid, null=True),
+    _derived("ended", Boolean, "status IN ('COMPLETED', 'STOPPED')"),
     PrimaryKeyConstraint("id", "tenant"),
     # Partial only so that a lookup by id is never planned as a walk through this one.
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),
     # What the sweep and an operator look through, however many runs have ended.
-    Index("runs_open", "created_at", postgresql_where=text("status NOT IN ('COMPLETED', 'STOPPED')")),
+    Index("runs_open", "created_at", postgresql_where=text("NOT ended")),
+    postgresql_with={"fillfactor": "60"},
 )
 
 events = Table(
@@ -174,23 +183,26 @@ calls = Table(
     _col("owner", Text, null=True),
     _col("version", BigInteger),
     *_presented(),
+    _derived("live", Boolean, f"state IN ({OPEN_SQL}) OR doubt"),
+    _derived("offsets", Text, f"CASE WHEN state NOT IN ({_DEAD}) THEN compensates END", null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"
     ),
     # What a change loads of a run, however many calls it has had.
-    Index("calls_open", "run", postgresql_where=text(f"state IN ({OPEN_SQL}) OR doubt")),
+    Index("calls_open", "run", postgresql_where=text("live")),
     Index("calls_of_run", "run"),
     # Whom a settled key wakes.
     Index("calls_waiting", "operation", postgresql_where=text("waits")),
     # One living compensation per effect (I11).
     Index(
         "calls_one_compensation",
-        "compensates",
+        "offsets",
         "tenant",
         unique=True,
-        postgresql_where=text(f"compensates IS NOT NULL AND state NOT IN ({_DEAD})"),
+        postgresql_where=text("offsets IS NOT NULL"),
     ),
+    postgresql_with={"fillfactor": "60"},
 )
 
 operations = Table(
@@ -212,6 +224,7 @@ operations = Table(
     _col("reused", Integer, default="0"),
     _col("proof", Uuid, null=True),
     PrimaryKeyConstraint("key", "tenant"),
+    postgresql_with={"fillfactor": "60"},
 )
 
 outbox = Table(

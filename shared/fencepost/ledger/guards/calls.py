@@ -40,6 +40,8 @@ _UNCHANGING = """
                 USING ERRCODE = 'FP001';
         END IF;
         IF NEW.version = OLD.version THEN
+            OLD.live := NULL;  -- computed after this
+            OLD.offsets := NULL;
             IF NEW IS DISTINCT FROM OLD THEN
                 RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
             END IF;
@@ -56,6 +58,8 @@ _UNCHANGING = """
             rest := NEW;
             rest.version := OLD.version;
             rest.ready_at := OLD.ready_at;
+            rest.live := OLD.live;  -- computed after this
+            rest.offsets := OLD.offsets;
             IF rest IS NOT DISTINCT FROM OLD THEN
                 IF NEW.ready_at <> OLD.ready_at AND (OLD.state <> 'UNKNOWN' OR OLD.owner IS NOT NULL) THEN
                     RAISE EXCEPTION 'call %: evidence does not move it', NEW.id USING ERRCODE = 'FP002';

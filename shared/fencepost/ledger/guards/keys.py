@@ -57,8 +57,8 @@ _HELD = f"""
 _STATUS = f"""
     IF NEW.status IN ('compensating', 'compensated') OR OLD.status IN ('compensating', 'compensated') THEN
         -- At most one living compensation: its index is unique.
-        SELECT c.state INTO offsetting FROM fencepost.calls c WHERE c.compensates = NEW.key
-            AND c.tenant = NEW.tenant AND c.state NOT IN ({_DEAD});
+        SELECT c.state INTO offsetting FROM fencepost.calls c WHERE c.offsets = NEW.key
+            AND c.tenant = NEW.tenant;
     END IF;
     IF (CASE NEW.status
         WHEN 'open' THEN holder.state IN ({OPEN_SQL})

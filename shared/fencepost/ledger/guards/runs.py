@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fencepost.ledger.guards.words import hop_words, offices, words
-from fencepost.ledger.rows import OPEN_SQL
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
 _UNCHANGING = """
@@ -15,6 +14,7 @@ _UNCHANGING = """
             RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
         END IF;
         IF NEW.seq = OLD.seq THEN
+            OLD.ended := NULL;  -- computed after this
             IF NEW IS DISTINCT FROM OLD THEN
                 RAISE EXCEPTION 'run %: changed without an event', NEW.id USING ERRCODE = 'FP004';
             END IF;
@@ -82,7 +82,7 @@ _PRESENTED = f"""
         IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
             SELECT 1 FROM fencepost.calls c
                 WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
-                AND (c.state IN ({OPEN_SQL}) OR c.doubt)) THEN
+                AND c.live) THEN
             RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
         END IF;
 """
