@@ -4,8 +4,10 @@ import itertools
 from uuid import UUID
 
 from tests.acceptance.stage import Stage, until
+from tests.acceptance.weather import LONG
 
 ORDER = ["debit", "reservation", "shipment"]
+WITHIN_S, DEADLINE_S = (150, 600) if LONG else (45, 60)
 _numbers = itertools.count(1)
 
 
@@ -13,10 +15,10 @@ def orders(stage: Stage, count: int, delay_s: float = 0.2) -> dict[str, UUID]:
     """So many orders, each step of which takes a while."""
     name = f"outage-{next(_numbers)}"
     stage.sandbox.fault("delay_before", reference_prefix=name, delay_s=delay_s)
-    return {f"{name}-{n}": stage.order(f"{name}-{n}") for n in range(count)}
+    return {f"{name}-{n}": stage.order(f"{name}-{n}", deadline_s=DEADLINE_S) for n in range(count)}
 
 
-def all_settle(stage: Stage, sent: dict[str, UUID], within_s: float = 45) -> None:
+def all_settle(stage: Stage, sent: dict[str, UUID], within_s: float = WITHIN_S) -> None:
     """Await the end of these orders, each with exactly its three effects."""
     assert stage.ended(*sent.values(), within_s=within_s) == ["COMPLETED"] * len(sent)
     assert {reference: sorted(stage.effects(reference)) for reference in sent} == dict.fromkeys(sent, ORDER)

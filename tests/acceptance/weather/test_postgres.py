@@ -1,13 +1,15 @@
-"""Every weather between the fleet and Postgres, under load."""
+"""Every weather between the fleet and Postgres, and wires that are slow, under load."""
 
 import os
 import signal
 import time
 
 from tests.acceptance.stage import Stage
-from tests.acceptance.weather import LONG, long_only
+from tests.acceptance.weather import LONG, OUTAGE_S, long_only, patient
 from tests.acceptance.weather.load import all_settle, orders, under_way
 from tests.acceptance.weather.routed import RELAYS, WORKERS, routed
+
+pytestmark = patient
 
 COUNT = 60 if LONG else 4
 
@@ -39,21 +41,22 @@ def test_a_wire_to_postgres_that_is_dead_for_a_while_costs_time_only(stage: Stag
     wire = routed(stage).ledger
     wire.hanging = True
     wire.black_hole()
-    time.sleep(60 if LONG else 3)
+    time.sleep(OUTAGE_S)
     wire.clear()
     all_settle(stage, sent | orders(stage, 2))
 
 
-def test_a_slow_wire_to_postgres_costs_time_only(stage: Stage) -> None:
-    routed(stage).ledger.latency_s = 0.02
-    all_settle(stage, orders(stage, COUNT, delay_s=0.05))
+def test_slow_wires_to_both_servers_cost_time_only(stage: Stage) -> None:
+    routed(stage).ledger.latency_s = 0.01
+    routed(stage).redis.latency_s = 0.05
+    all_settle(stage, orders(stage, COUNT, delay_s=0))
 
 
 @long_only
 def test_cut_sessions_cost_time_only(stage: Stage) -> None:
     sent = orders(stage, COUNT)
     under_way(stage, sent)
-    for _ in range(60 if LONG else 4):
+    for _ in range(10):
         routed(stage).ledger.reset()
         time.sleep(0.4)
     all_settle(stage, sent)

@@ -14,10 +14,12 @@ import pytest
 from fencepost.errors import Unreachable
 from fencepost_relay.publisher import Publisher
 from tests.acceptance.stage import Stage, is_frozen, step, until
-from tests.acceptance.weather import LONG, long_only
+from tests.acceptance.weather import LONG, long_only, patient
 from tests.acceptance.weather.forged import SUBJECT, message
 from tests.acceptance.weather.load import ORDER, all_settle, orders, under_way
 from tests.acceptance.weather.routed import RELAYS, WORKERS, broker, routed
+
+pytestmark = patient
 
 _numbers = itertools.count(1)
 
@@ -58,7 +60,7 @@ def test_a_message_given_to_a_frozen_worker_that_dies_is_sent_again_celery_7950(
     for name in DISPATCHERS:
         stage.fleet.kill(name)
     stage.wake_all()
-    assert stage.ended(run) == ["COMPLETED"], f"given away: {given_away}"
+    assert stage.ended(run, within_s=60) == ["COMPLETED"], f"given away: {given_away}"
     assert sorted(stage.effects(reference)) == ORDER
 
 
@@ -98,6 +100,7 @@ def test_messages_met_by_a_full_redis_are_sent_again_celery_5716(stage: Stage) -
     all_settle(stage, sent)
 
 
+@long_only
 def test_nothing_depends_on_what_the_broker_restores_kombu_1816(stage: Stage) -> None:
     """celery/kombu#1816, celery/kombu#1190: the lock of the restore is left behind, and nobody restores.
 
@@ -113,6 +116,7 @@ def test_nothing_depends_on_what_the_broker_restores_kombu_1816(stage: Stage) ->
         server.delete("unacked_mutex")
 
 
+@long_only
 def test_rounds_of_sigterm_under_load_lose_nothing_kombu_305(stage: Stage) -> None:
     """celery/kombu#305, celery/kombu#1405: tasks vanish around the restore of a worker that ends."""
     for round_ in range(ROUNDS):
