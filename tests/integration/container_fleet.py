@@ -1,6 +1,7 @@
 """The services of docker-compose.yml as processes here: host names are loopback, mounts are folders."""
 
 import os
+import random
 import re
 import signal
 import subprocess
@@ -9,13 +10,13 @@ import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from fencepost_ops.ports import free_port
+from fencepost_ops.ports import why_not
 from fencepost_ops.postgres import postgres_program
 from fencepost_ops.processes import Ending, Leashed
 from fencepost_ops.valkey import _binary
@@ -23,6 +24,12 @@ from tests.integration.containers import ROOT, SECRETS, Image, argv, normal, pro
 
 WITHIN_S = 60.0
 PORTS = ("5432", "6379", "8000", "5555")
+
+
+def quiet_ports(names: Sequence[str]) -> dict[str, int]:
+    """Free ports below those that the system gives to connections going out: they stay free for a while."""
+    tried = random.sample(range(20_000, 32_000), 200)
+    return dict(zip(names, (port for port in tried if why_not(port) is None), strict=False))
 
 
 def until(what: str, look: Callable[[], bool]) -> None:
@@ -58,7 +65,7 @@ class Containers:
     services: Mapping[str, Any]
     image: Image
     folder: Path
-    ports: dict[str, int] = field(default_factory=lambda: {port: free_port() for port in PORTS})
+    ports: dict[str, int] = field(default_factory=lambda: quiet_ports(PORTS))
     running: dict[str, Leashed] = field(default_factory=dict)
 
     @property

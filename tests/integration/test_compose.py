@@ -16,6 +16,7 @@ import redis
 from packaging.requirements import Requirement
 
 from fencepost.settings import Settings
+from fencepost_ops.connections import RESERVED, connections_needed
 from fencepost_ops.local import LocalPostgres
 from tests.integration.container_fleet import Containers, library, make_secrets, put_programs, status, until
 from tests.integration.containers import (
@@ -133,9 +134,9 @@ def test_postgres_takes_all_the_pools_of_ten_dispatchers() -> None:
     given = postgres_settings()
     worker = SERVICES["dispatcher"]["environment"]
     assert int(worker["FENCEPOST_SLOTS"]) == Settings.model_fields["slots"].default
-    each = int(worker["FENCEPOST_POOL_SIZE"]) + 2  # its pulse, and a probe while it starts
-    fleet = (10 + 3) * each + 2 * 2 + each  # workers; relays; intake
-    assert fleet <= int(given["max_connections"]) - 3 - 20  # superusers; people
+    scale = {"relay": 2, "intake": 1, **dict.fromkeys(WORKERS, 1), "dispatcher": 10}
+    needed = connections_needed(scale, int(worker["FENCEPOST_POOL_SIZE"]))
+    assert needed <= int(given["max_connections"]) - RESERVED
     assert (given["synchronous_commit"], given["fsync"]) == ("on", "on")
 
 
@@ -218,34 +219,7 @@ def test_secrets_are_made_once_and_open_to_their_owner_and_the_containers(tmp_pa
 # --- The fleet ----------------------------------------------------------------------------------------------
 
 
-# --- The fleet ----------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def containers(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    """Postgres as the composition sets it, its secrets, and what it takes to start the rest."""
-    found = Containers(SERVICES, image, tmp_path_factory.mktemp("containers"))
-    put_programs(found.folder / "bin", image.pinned["/usr/local"])
-    make_secrets(found.secrets)
-    with ExitStack() as stack:
-        server = LocalPostgres.start(settings=postgres_settings(), port=found.ports["5432"])
-        stack.enter_context(server)
-        with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
-            password = found.secret("postgres_password")
-            connection.execute(f"CREATE ROLE fencepost_owner SUPERUSER LOGIN PASSWORD '{password}'")
-            connection.execute("CREATE DATABASE fencepost OWNER fencepost_owner")
-        for secret in found.secrets.iterdir():
-            text = found.here("", secret.read_text())
-            secret.unlink()  # it is read-only
-            secret.write_text(text)
-        stack.callback(found.stop)
-        yield found
-
-
-def postgres_settings() -> dict[str, str]:
-    return dict(word.split("=") for word in argv(SERVICES["postgres"]) if "=" in word)
-
-
+FLEET = (*WORKERS, "intake", "flower", "sandbox", "relay-1", "relay-2")
 ORDER = {
     "run_key": "o-1",
     "input": {
@@ -257,49 +231,57 @@ ORDER = {
         "address_id": "a-1",
     },
 }
-FLEET = (*WORKERS, "intake", "flower", "sandbox", "relay-1", "relay-2")
 
 
-def test_the_composition_starts_works_and_stops(containers: Containers) -> None:
-    assert not containers.is_healthy("redis")
-    containers.start("redis")
-    for name in SERVERS:
-        containers.until_healthy(name)
-    broker = urlsplit(containers.secret("redis_url"))
+@pytest.fixture(scope="module")
+def servers(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    """Postgres and Redis as the composition sets them, its secrets, and what it takes to start the rest."""
+    containers = Containers(SERVICES, image, tmp_path_factory.mktemp("containers"))
+    put_programs(containers.folder / "bin", image.pinned["/usr/local"])
+    make_secrets(containers.secrets)
+    with ExitStack() as stack:
+        postgres = LocalPostgres.start(settings=postgres_settings(), port=containers.ports["5432"])
+        stack.enter_context(postgres)
+        with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+            password = containers.secret("postgres_password")
+            connection.execute(f"CREATE ROLE fencepost_owner SUPERUSER LOGIN PASSWORD '{password}'")
+            connection.execute("CREATE DATABASE fencepost OWNER fencepost_owner")
+        for secret in containers.secrets.iterdir():
+            text = containers.here("", secret.read_text())
+            secret.unlink()  # it is read-only
+            secret.write_text(text)
+        stack.callback(containers.stop)
+        assert not containers.is_healthy("redis")
+        containers.start("redis")
+        for name in SERVERS:
+            containers.until_healthy(name)
+        yield containers
+
+
+@pytest.fixture(scope="module")
+def fleet(servers: Containers) -> Containers:
+    """Everything else, started after the migration and healthy."""
+    migrated = servers.run("migrate")
+    assert migrated.returncode == 0, migrated.stderr
+    assert "worker: compose_worker (new)" in migrated.stdout
+    assert not servers.is_healthy("planner")
+    for name in FLEET:
+        servers.start(name)
+    for name in FLEET:
+        servers.until_healthy(name)
+    return servers
+
+
+def postgres_settings() -> dict[str, str]:
+    return dict(word.split("=") for word in argv(SERVICES["postgres"]) if "=" in word)
+
+
+def test_redis_evicts_nothing_and_keeps_what_it_has(servers: Containers) -> None:
+    broker = urlsplit(servers.secret("redis_url"))
     with redis.Redis(port=broker.port or 0, password=broker.password) as client:
         found = client.config_get("maxmemory-policy", "append*", "save")
     assert (found["maxmemory-policy"], found["save"]) == ("noeviction", "")
     assert (found["appendonly"], found["appendfsync"]) == ("yes", "everysec")
-
-    migrated = containers.run("migrate")
-    assert migrated.returncode == 0, migrated.stderr
-    assert "worker: compose_worker (new)" in migrated.stdout
-    assert not containers.is_healthy("planner")
-    for name in FLEET:
-        containers.start(name)
-    for name in FLEET:
-        containers.until_healthy(name)
-    again = containers.run("migrate")  # as with every `up`, beside those that work
-    assert (again.returncode, "(new)" in again.stdout) == (0, False), again.stderr
-
-    orders = containers.folder / "cli" / "orders.jsonl"
-    orders.parent.mkdir()
-    orders.write_text(json.dumps(ORDER))
-    enqueue = ("enqueue", "fulfil", "/tmp/orders.jsonl", "--tenant=shop", "--principal=svc:checkout")  # noqa: S108
-    sent = containers.run("cli", *enqueue)
-    assert sent.returncode == 0, sent.stderr
-    with psycopg.connect(containers.secret("reader_dsn"), autocommit=True) as reader:
-        query = "SELECT status FROM fencepost.runs WHERE run_key = 'o-1'"
-        until("the order is completed", lambda: reader.execute(query).fetchone() == ("COMPLETED",))
-    port = containers.ports["5555"]
-    assert [status(port, "/api/workers", login) for login in ("", "admin:wrong")] == [401, 401]
-    assert status(port, "/api/workers", containers.secret("flower_auth")) == 200
-
-    seen = "".join(Path(f"/proc/{child.pid}/cmdline").read_text() for child in containers.running.values())
-    passwords = re.findall(r"[0-9a-f]{48}", "".join(map(containers.secret, READ["secrets"])))
-    assert not [each for each in passwords if each in seen]
-    ended = containers.end(*FLEET, "redis")
-    assert set(ended.values()) == {0}, f"{ended}\n{''.join(map(containers.log, FLEET))}"
 
 
 @pytest.mark.parametrize(
@@ -311,8 +293,43 @@ def test_the_composition_starts_works_and_stops(containers: Containers) -> None:
         ("hatchling", False),
     ],
 )
-def test_what_runs_is_what_the_image_holds(containers: Containers, module: str, inside: bool) -> None:
+def test_what_runs_is_what_the_image_holds(servers: Containers, module: str, inside: bool) -> None:
     program = f"import {module} as found; print(found.__file__)"
-    done = containers.run("cli", "-c", program, entrypoint="python")
-    assert done.stdout.startswith(str(containers.image.root)) is inside
+    done = servers.run("cli", "-c", program, entrypoint="python")
+    assert done.stdout.startswith(str(servers.image.root)) is inside
     assert ("in the image" in done.stderr) is not inside
+
+
+def test_the_fleet_completes_an_order(fleet: Containers) -> None:
+    orders = fleet.folder / "cli" / "orders.jsonl"
+    orders.parent.mkdir(exist_ok=True)
+    orders.write_text(json.dumps(ORDER))
+    enqueue = ("enqueue", "fulfil", "/tmp/orders.jsonl", "--tenant=shop", "--principal=svc:checkout")  # noqa: S108
+    sent = fleet.run("cli", *enqueue)
+    assert sent.returncode == 0, sent.stderr
+    with psycopg.connect(fleet.secret("reader_dsn"), autocommit=True) as reader:
+        query = "SELECT status FROM fencepost.runs WHERE run_key = 'o-1'"
+        until("the order is completed", lambda: reader.execute(query).fetchone() == ("COMPLETED",))
+
+
+def test_flower_asks_for_its_password(fleet: Containers) -> None:
+    port = fleet.ports["5555"]
+    assert [status(port, "/api/workers", login) for login in ("", "admin:wrong")] == [401, 401]
+    assert status(port, "/api/workers", fleet.secret("flower_auth")) == 200
+
+
+def test_no_password_is_in_a_list_of_processes(fleet: Containers) -> None:
+    seen = "".join(Path(f"/proc/{child.pid}/cmdline").read_text() for child in fleet.running.values())
+    assert "fencepost_workers" in seen
+    passwords = re.findall(r"[0-9a-f]{48}", "".join(map(fleet.secret, READ["secrets"])))
+    assert not [each for each in passwords if each in seen]
+
+
+def test_a_second_migration_beside_those_that_work_changes_nothing(fleet: Containers) -> None:
+    again = fleet.run("migrate")  # as with every `up`
+    assert (again.returncode, "(new)" in again.stdout) == (0, False), again.stderr
+
+
+def test_who_is_asked_to_stop_ends_well_and_in_time(fleet: Containers) -> None:
+    ended = fleet.end(*FLEET, "redis")
+    assert set(ended.values()) == {0}, f"{ended}\n{''.join(map(fleet.log, FLEET))}"
