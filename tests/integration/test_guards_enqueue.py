@@ -6,6 +6,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fencepost import Budget
 from tests.integration.ledger_bench import TENANT, Bench
 
 ENQUEUE = "SELECT fencepost.enqueue_run(%s, %s, 'p', 1, 'svc', %s::jsonb, '1 h')"
@@ -83,3 +84,30 @@ def test_what_is_taken_can_be_read_and_started(bench: Bench) -> None:
     bench.started.append(row[0])
     bench.debit(row[0], bench.order())
     assert json.loads(bench.run(row[0]).request)["input"] == json.loads(deepest)
+
+
+def test_a_budgets_absent_limits_are_the_usual_ones(module_bench: Bench) -> None:
+    def taken(budget: str) -> bool:
+        try:
+            module_bench.producer.execute(
+                "SELECT fencepost.enqueue_run(%s, 'budget', 'p', 1, 'svc', '1', '1 h', %s::jsonb)",
+                [TENANT, budget],
+            )
+        except psycopg.Error as error:
+            if error.sqlstate != "FP409":
+                raise
+            return False
+        return True
+
+    assert taken("{}")
+    assert taken('{"turns": 16}')
+    assert taken(json.dumps(Budget().to_json()))
+    assert not taken('{"turns": 17}')
+    assert not taken('{"wall_clock_ms": 1000}')
+
+
+@pytest.mark.parametrize("version", [0, -1])
+def test_a_version_counts_from_one(module_bench: Bench, version: int) -> None:
+    statement = "SELECT fencepost.enqueue_run(%s, 'version', 'p', %s, 'svc', '1', '1 h')"
+    with pytest.raises(psycopg.Error, match="version is a whole number from 1 on"):
+        module_bench.producer.execute(statement, [TENANT, version])

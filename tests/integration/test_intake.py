@@ -5,6 +5,7 @@ but before the message is acknowledged. Whatever else is tested here, those deat
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -23,6 +24,7 @@ from fencepost import Client
 from fencepost.ledger import refusals
 from fencepost.ledger.connect import Pool
 from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup
+from fencepost_workers.__main__ import main
 from fencepost_workers.intake import Hand
 from fencepost_workers.intake_entry import Binding
 from tests.integration.awaiting import until
@@ -246,6 +248,43 @@ def test_compressed_and_old_messages_are_understood(post: Post) -> None:
         warnings.simplefilter("ignore")
         old.send_task("fencepost.intake", kwargs={"run_key": "old", **GOOD}, queue="intake")
     until("both runs", lambda: len(post.runs("packed", "old")) == 2)
+
+
+@pytest.mark.parametrize(
+    ("env", "code", "why"),
+    [
+        ({"TENANT": ""}, 2, "set FENCEPOST_INTAKE_TENANT\n"),
+        ({"TENANT": "", "PRINCIPAL": ""}, 2, "set FENCEPOST_INTAKE_TENANT and FENCEPOST_INTAKE_PRINCIPAL\n"),
+        ({"TENANT": "t" * 101}, 2, "tenant has 101 characters, at most 100 are taken\n"),
+        ({"QUEUE": "planner"}, 2, "FENCEPOST_INTAKE_QUEUE: planner is a queue of the fleet's own\n"),
+        (
+            {"login": "reader"},
+            2,
+            "this login may take in no runs: use one that is a member of fencepost_produ",
+        ),
+        ({"login": "nobody"}, 3, "cannot reach Postgres at "),
+    ],
+)
+def test_an_intake_that_cannot_start_says_why_in_one_sentence(
+    post: Post,
+    env: dict[str, str],
+    code: int,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nobody = "postgresql://nobody:secret@127.0.0.1:9/db"
+    dsn = {**post.database.dsns, "nobody": nobody}[env.get("login", "producer")]
+    given = {"TENANT": TENANT, "PRINCIPAL": PRINCIPAL, "QUEUE": "intake", **env}
+    for name in ("TENANT", "PRINCIPAL", "QUEUE"):
+        monkeypatch.setenv(f"FENCEPOST_INTAKE_{name}", given[name])
+    monkeypatch.setenv("FENCEPOST_DSN", dsn)
+    monkeypatch.setenv("FENCEPOST_REDIS_URL", post.valkey.url())
+    monkeypatch.setattr(logging, "basicConfig", lambda **_: None)
+    assert main(["intake", "in-2"]) == code
+    said = capsys.readouterr().err
+    assert said.startswith(f"in-2: {why}")
+    assert said.count("\n") == 1
 
 
 def test_a_login_that_lost_its_right_holds_messages_and_refuses_none(post: Post) -> None:
