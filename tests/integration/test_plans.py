@@ -28,7 +28,6 @@ STATEMENTS = {
     "update operations": write.UPDATE_OPERATIONS,
     "delete rows": write.DELETE_ROWS,
     "wake": write.WAKE,
-    "context runs": reads._CONTEXT_RUNS,
     "context calls": reads._CONTEXT_CALLS,
     "prepare": reads._PREPARE,
 }

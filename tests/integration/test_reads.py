@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from unittest.mock import patch
 from uuid import UUID
@@ -56,30 +57,31 @@ def test_contexts_of_many_runs_hold_each_run_and_its_calls_in_order_with_results
     a, b = bench.plan(first, ("wallet.debit", {"order": "o-1"}), ("wallet.note", {"order": "o-1"}))
     succeed(bench, first, a)
     with connect(bench.database.dsns["worker"], "test") as connection:
-        found = plan_contexts(connection, [(TENANT, second), (TENANT, first), (TENANT, uuid7())])
-        assert set(found) == {first, second}
-        assert found[second].calls == ()
-        assert [(call.id, text, data) for call, text, data in found[first].calls] == [
-            (a, '{"minor":100,"order":"o-1"}', b'{"id":"d-1"}'),
-            (b, '{"minor":100,"order":"o-1"}', None),
+        runs = [bench.run(second), bench.run(first), replace(bench.run(first), tenant="other")]
+        found = plan_contexts(connection, runs)
+        assert [data.run for data in found] == runs
+        assert [len(data.calls) for data in found] == [0, 2, 0]
+        assert [(call.tool, call.arguments, call.result) for call in found[1].calls] == [
+            ("wallet.debit", '{"minor":100,"order":"o-1"}', b'{"id":"d-1"}'),
+            ("wallet.note", '{"minor":100,"order":"o-1"}', None),
         ]
-        digest = found[first].calls[0][0].result
+        assert [call.label for call in found[1].calls] == [bench.call(call).label for call in (a, b)]
+        digest = bench.call(a).result
         assert digest is not None
         assert payload(connection, TENANT, digest) == b'{"id":"d-1"}'
         assert payload(connection, "other", digest) is None
-        assert found[first].run.run_key == "o-1"
 
 
-def test_contexts_take_two_statements_and_preparing_takes_one(bench: Bench) -> None:
-    runs = [(TENANT, bench.enqueue(f"o-{n}")) for n in range(3)]
+def test_contexts_take_one_statement_and_so_does_preparing(bench: Bench) -> None:
+    runs = [bench.enqueue(f"o-{n}") for n in range(3)]
     with (
         connect(bench.database.dsns["worker"], "test") as connection,
         patch.object(connection, "execute", wraps=connection.execute) as sent,
     ):
-        plan_contexts(connection, runs)
+        plan_contexts(connection, [bench.run(run) for run in runs])
+        assert sent.call_count == 1
+        prepare(connection, [(TENANT, run) for run in runs])
         assert sent.call_count == 2
-        prepare(connection, runs)
-        assert sent.call_count == 3
 
 
 def test_a_run_and_a_call_are_prepared_with_the_floor_of_their_lease(bench: Bench) -> None:

@@ -52,14 +52,16 @@ class Planner(Role):
         return c.ClaimRun(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
     def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
-        """The contexts of all claimed runs, in two statements."""
+        """The contexts of all claimed runs, in one statement; in none where no run has had a call."""
         fault("planner.after_claim")
-        owners = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
-        wanted = [(run.tenant, run.id) for run in owners.values()]
-        with self.worker.pool.reading() as connection:
-            found = reads.plan_contexts(connection, wanted)
+        runs = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
+        found = {owner: ContextData(run, ()) for owner, run in runs.items()}
+        if called := [owner for owner, run in runs.items() if run.calls]:
+            with self.worker.pool.reading() as connection:
+                data = reads.plan_contexts(connection, [runs[owner] for owner in called])
+            found.update(zip(called, data, strict=True))
         with self._lock:
-            self._contexts.update({owner: found[run.id] for owner, run in owners.items() if run.id in found})
+            self._contexts.update(found)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Ask for the next turn, validate what it proposes, and say what to record."""
@@ -138,6 +140,10 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
     return sanitize(said, MESSAGE_CHARS)
 
 
+def _result(data: bytes | None) -> object:
+    return load_result(bytes(data).decode("utf-8", "surrogatepass")) if data is not None else None
+
+
 def context_of(data: ContextData) -> Context:
     """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
     run = data.run
@@ -145,14 +151,13 @@ def context_of(data: ContextData) -> Context:
         CallView(
             call_id=call.label,
             tool=call.tool,
-            arguments=load_result(arguments),
-            state=str(call.state),
-            result=load_result(result.decode("utf-8", "surrogatepass")) if result is not None else None,
+            arguments=load_result(call.arguments),
+            state=call.state,
+            result=_result(call.result),
             error=call.error,
             receipt=call.receipt,
         )
-        for call, arguments, result in data.calls
-        if call.compensates is None
+        for call in data.calls
     )
     return Context(
         run_id=str(run.id),

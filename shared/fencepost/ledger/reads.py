@@ -11,22 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
-from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
-from fencepost.subjects import Call, Run
+from fencepost.records import made
+from fencepost.subjects import Run
 
 Subject = tuple[str, UUID]
 """A tenant, and a run or call of it."""
 
 _SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
 
-_CONTEXT_RUNS = f"""
-SELECT {rows.select("runs", rows.RUN_COLUMNS)} FROM {_SUBJECTS} JOIN fencepost.runs USING (tenant, id)
-"""
 _CONTEXT_CALLS = f"""
-SELECT {rows.select("calls", rows.CALL_COLUMNS)}, payloads.data
+SELECT calls.tenant, calls.run, calls.label, calls.tool, calls.arguments, calls.state, payloads.data,
+       calls.error, calls.receipt
 FROM {_SUBJECTS} JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
 LEFT JOIN fencepost.payloads ON payloads.tenant = calls.tenant AND payloads.digest = calls.result
+WHERE calls.compensates IS NULL
 ORDER BY calls.turn, calls.ordinal, calls.id
 """
 # An owner is named only for a row that is due: only then may a lease be taken from it.
@@ -41,14 +40,29 @@ LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.tenant = s.tenant AND c.id 
 
 
 @dataclass(frozen=True, slots=True)
+class ContextCall:
+    """What a planner is told of one call; `result` is the bytes of its result, None where it has none."""
+
+    tenant: str
+    run: UUID
+    label: str
+    tool: str
+    arguments: str
+    state: str
+    result: bytes | None
+    error: str | None
+    receipt: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class ContextData:
     """All a planner's context is built from: the run, and its calls in order of turn and position in it.
 
-    Each call comes with its canonical arguments and the bytes of its result, None where it has none.
+    Compensations are left out.
     """
 
     run: Run
-    calls: tuple[tuple[Call, str, bytes | None], ...]
+    calls: tuple[ContextCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +91,12 @@ def _split(subjects: Sequence[Subject]) -> dict[str, object]:
     return {"tenants": [tenant for tenant, _ in subjects], "ids": [subject for _, subject in subjects]}
 
 
-def plan_contexts(connection: Connection, runs: Sequence[Subject]) -> dict[UUID, ContextData]:
-    """The planner's data of any number of runs, in two statements; a run that is not there is left out."""
-    wanted = _split(list(dict.fromkeys(runs)))
-    with connection.pipeline():
-        found = connection.execute(_CONTEXT_RUNS, wanted)
-        called = connection.execute(_CONTEXT_CALLS, wanted)
-        run_rows, call_rows = found.fetchall(), called.fetchall()
-    calls: dict[UUID, list[tuple[Call, str, bytes | None]]] = defaultdict(list)
-    for row in call_rows:
-        call = Call(*row[:-1])
-        calls[call.run].append((call, call.arguments, row[-1]))
-    read = (Run(*row) for row in run_rows)
-    return {run.id: ContextData(run, tuple(calls.get(run.id, ()))) for run in read}
+def plan_contexts(connection: Connection, runs: Sequence[Run]) -> list[ContextData]:
+    """The planner's data of any number of runs, as their claims left them; one statement."""
+    calls: dict[Subject, list[ContextCall]] = defaultdict(list)
+    for row in connection.execute(_CONTEXT_CALLS, _split([(run.tenant, run.id) for run in runs])):
+        calls[row[0], row[1]].append(made(ContextCall, row))
+    return [ContextData(run, tuple(calls.get((run.tenant, run.id), ()))) for run in runs]
 
 
 def prepare(connection: Connection, subjects: Sequence[Subject]) -> dict[UUID, Prepared]:
