@@ -135,6 +135,11 @@ def test_every_item_is_a_tenant_a_subject_and_a_generation(item: Any) -> None:
     assert read(message(ITEM, item), "planner") == NO_HINT
 
 
+@pytest.mark.parametrize("tenant", ["two\nlines", "zero\u200bwidth", "\x7f", "\U0001f980", "t" * 100])
+def test_a_tenant_is_whatever_postgres_can_name(tenant: str) -> None:
+    assert isinstance(read(message(ITEM, [tenant, SUBJECT, 1]), "planner"), dict)
+
+
 @pytest.mark.parametrize("item", [[], ["shop", SUBJECT], ["shop", "not one", 1], 5, None, {"a": 1}])
 def test_an_item_of_another_shape_is_a_flaw_as_well(item: Any) -> None:
     assert isinstance(read(message(ITEM, item), "planner"), Flaw)
