@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -69,7 +70,10 @@ class WiredFleet(Fleet):
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("liveness")
-    options: dict[str, Any] = {"kind": WiredFleet, "scale": SCALE, "env_of": ENV_OF}
+    health = {
+        name: {"FENCEPOST_HEALTH_FILE": str(folder / f"{name}.health")} for name in ("relay", "planner")
+    }
+    options: dict[str, Any] = {"kind": WiredFleet, "scale": SCALE, "env_of": {**ENV_OF, **health}}
     with staged(folder, env={**ENV, **HOSTILE}, **options) as stage:
         yield stage
         assert stage.verdict(whole=True) == []
@@ -139,6 +143,23 @@ def test_a_frozen_worker_is_killed_and_replaced_within_its_time(stage: Stage) ->
     assert time.monotonic() - began >= STALL_S - 1
     assert f"worker {pid} has stood still for {STALL_S} s" in said(stage)
     assert "killed by SIGKILL" in said(stage)
+
+
+@pytest.mark.parametrize("name", ["planner", "relay"])
+def test_a_container_is_told_who_is_well(stage: Stage, name: str) -> None:
+    path = str(stage.folder / f"{name}.health")
+    command = [sys.executable, "-m", "fencepost.health", "--within", "2"]
+
+    def ask() -> int:
+        return subprocess.run(
+            command, env={**os.environ, "FENCEPOST_HEALTH_FILE": path}, stdout=subprocess.DEVNULL, check=False
+        ).returncode
+
+    until(f"a healthy {name}", lambda: ask() == 0)
+    stage.fleet.signal(name, signal.SIGSTOP)
+    until(f"an unhealthy {name}", lambda: ask() == 1)
+    stage.wake_all()
+    until(f"a healthy {name}", lambda: ask() == 0)
 
 
 def test_runs_that_kill_who_touches_them_are_parked_with_their_reason(stage: Stage) -> None:

@@ -1,6 +1,7 @@
 """Slots and tool threads: what a process does at once, and what a drain does to those who wait."""
 
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -117,3 +118,24 @@ def test_a_function_that_raises_gives_its_thread_back() -> None:
         threads.submit(lambda: 1 // 0).result(5)
     threads.shutdown()
     assert threads.busy == 0
+
+
+def test_it_says_whether_there_is_room_and_what_has_ended() -> None:
+    slots = Slots(2)
+    assert (slots.size, slots.full, slots.freed, slots.draining) == (2, False, 0, False)
+    slots.take(2)
+    assert slots.full
+    waiting = in_thread(lambda: slots.take(1))
+    until(lambda: slots._waiting == 1)
+    slots.free(2)
+    assert waiting.result(5) == 1
+    assert (slots.full, slots.freed, slots.used) == (False, 2, 1)
+    slots.drain()
+    assert slots.draining
+
+
+def until(look: Any) -> None:
+    end = time.monotonic() + 10
+    while not look():
+        assert time.monotonic() < end
+        time.sleep(0.001)
