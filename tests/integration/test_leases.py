@@ -204,6 +204,7 @@ def test_a_batch_of_releases_is_one_command(leases: RedisLeases, raw: redis.Redi
 def test_a_lost_reply_never_locks_the_owner_out_and_is_not_sent_twice(
     valkey: LocalValkey, proxy: Proxy, raw: redis.Redis
 ) -> None:
+    """redis/redis-py#4082: by default a client sends again what it has no reply to, up to ten times."""
     leases = RedisLeases(valkey.url().replace(f":{valkey.port}/", f":{proxy.port}/"))
     leases.grant([want("warm", key=lease_key("shop", UUID(int=99)))])
     raw.config_resetstat()
