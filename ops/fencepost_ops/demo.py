@@ -86,13 +86,14 @@ def _run(plan: Plan, folder: Path) -> DemoResult:
     with Screen(runs) as screen, ExitStack() as stack:
         log = stack.enter_context(FleetLog(folder / "fleet.log"))
         options = FleetOptions(
-            data=folder, scale=SCALE, env=SHRUNK, sandbox_faults=list(plan.faults), out=log
+            data=folder, scale=SCALE, env=SHRUNK, sandbox_faults=list(plan.faults), out=log, flower=True
         )
         fleet = Fleet(options)
         fleet.start(screen.say)
         stack.callback(fleet.stop)
         fleet.wait_ready()
         screen.say(f"the fleet is up: {len(fleet.pids())} processes; {runs} orders come in waves")
+        screen.say(f"its workers and queues: {fleet.flower_url}")
         demo = Demo(fleet, plan, screen)
         stack.callback(demo.close)
         demo.run()

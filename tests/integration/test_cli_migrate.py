@@ -20,7 +20,7 @@ from fencepost.ledger.migrations import versions
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
 from tests.integration.ledger_bench import open_bench
-from tests.integration.shell import OPTIONS, Shell, lines, order, process
+from tests.integration.shell import Shell, process
 
 _numbers = itertools.count(1)
 WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
@@ -134,20 +134,37 @@ def test_an_older_ledger_is_one_sentence_that_says_migrate(bare: LedgerDatabase,
         assert connection.execute("SELECT count(*) FROM fencepost.workers").fetchone() == (0,)
 
 
-def test_workers_that_run_while_the_ledger_is_migrated_keep_running(
+def test_sessions_of_the_older_version_work_on_while_the_ledger_is_migrated(
     bare: LedgerDatabase, shell: Shell
 ) -> None:
-    """What they do between two statements of the migration waits for it, and then goes on."""
-    with psycopg.connect(bare.owner, autocommit=True) as connection:
-        first_revision(connection)
-    with open_bench(bare) as bench:
-        before = bench.start()
-        claim = bench.claim_run(before)
-        bench.one(claim)
+    """Their statements were prepared against the old tables: they wait for the migration, and go on."""
+    with (
+        psycopg.connect(bare.owner, autocommit=True) as owner,
+        psycopg.connect(bare.dsns["producer"], autocommit=True, prepare_threshold=0) as producer,
+        psycopg.connect(bare.dsns["relay"], autocommit=True, prepare_threshold=0) as relay,
+    ):
+        first_revision(owner)
+        enqueue = "SELECT created FROM fencepost.enqueue_run('shop', %s, 'p', 1, 'svc', '{}', '1 min')"
+        publish = (
+            "UPDATE fencepost.outbox SET publish_count = publish_count + 1, publish_at = fencepost.now()"
+            " RETURNING subject, generation, queue, publish_count"
+        )
+        producer.execute(enqueue, ["o-1"])
+        before = relay.execute(publish).fetchall()
         assert shell.ok("migrate", "--dsn", bare.owner).startswith("migrated the ledger from 0001")
-        bench.one(bench.finish_with(bench.turn(before, claim)))
-        after = bench.start()
-        bench.finish(after)
-        assert [bench.status(run) for run in (before, after)] == ["COMPLETED"] * 2
-    shell.ok("enqueue", "p", *OPTIONS, stdin=lines(order("o-1")), role="producer")
-    assert "o-1" in shell.ok("runs")
+        assert producer.execute(enqueue, ["o-1"]).fetchone() == (False,)
+        assert producer.execute(enqueue, ["o-2"]).fetchone() == (True,)
+        after = relay.execute(publish).fetchall()
+    assert [row[:3] for row in before] == [row[:3] for row in after if row[3] == 2]
+    assert len(after) == 2
+
+
+def test_workers_work_on_while_somebody_migrates_again(bare: LedgerDatabase, shell: Shell) -> None:
+    shell.ok("migrate", "--dsn", bare.owner)
+    with open_bench(bare) as bench:
+        run = bench.start()
+        claim = bench.claim_run(run)
+        bench.one(claim)
+        assert "nothing to do" in shell.ok("migrate", "--dsn", bare.owner)
+        bench.one(bench.finish_with(bench.turn(run, claim)))
+        assert bench.status(run) == "COMPLETED"

@@ -131,6 +131,17 @@ def test_each_look_reads_only_what_is_new(bench: Bench) -> None:
     assert re.search(r"Index Cond: \(\(run = r\.id\) AND \(seq > ", plan)
 
 
+def test_a_look_at_the_fleet_reads_what_is_open_and_not_what_has_ended(bench: Bench) -> None:
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as reader:
+        reader.execute("SET enable_seqscan = off")  # as it is with many rows: only if an index serves
+        plans = [
+            reader.execute("EXPLAIN " + statement).fetchall() for statement in (tail._OPEN, tail._TROUBLE)
+        ]
+    told = "\n".join(line for plan in plans for (line,) in plan)
+    assert "Seq Scan" not in told
+    assert {"runs_open", "calls_open", "outbox_dead"} <= set(re.findall(r"[a-z]+_[a-z]+", told))
+
+
 def test_a_wrong_run_and_wrong_options_are_one_sentence(shell: Shell) -> None:
     assert shell.refused(2, "watch", "nothing") == "there is no run nothing"
     assert "--once is for the overview" in shell.refused(2, "watch", "o-1", "--once")
@@ -225,11 +236,12 @@ def test_a_worker_is_alive_or_silent_or_stalled_or_drains(bench: Bench, shell: S
 
     assert states() == {"alive": 1}
     bench.sql("UPDATE fencepost.workers SET progress_at = fencepost.now(), busy = 1, slots = 2")
-    assert states() == {"alive": 1}
+    assert states() == {"busy": 1}
+    bench.debit(bench.enqueue("o-1"), "o-1")
     bench.ahead(3600)
     assert states() == {"stalled": 1}
     bench.sql("UPDATE fencepost.workers SET busy = 2")  # full: it cannot take anything
-    assert states() == {"alive": 1}
+    assert states() == {"busy": 1}
     bench.sql("UPDATE fencepost.workers SET draining = true")
     assert states() == {"draining": 1}
     bench.sql("UPDATE fencepost.clock SET ahead = ahead + interval '1 hour'")

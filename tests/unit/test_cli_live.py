@@ -6,10 +6,11 @@ import pytest
 
 from fencepost.ledger.listings import QueueInfo
 from fencepost.ledger.tail import Overview, oldest_wait
-from fencepost_ops.commands.live import count_due, overview_line, paced
+from fencepost_ops.commands.live import Ages, count_due, overview_line, paced
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 S = timedelta(seconds=1)
+LIMITS = Ages(S, S)
 
 
 def seen(after_s: float, opened: int, ended: dict[str, int] | None) -> Overview:
@@ -50,10 +51,10 @@ def queue(oldest: datetime | None, due: int) -> QueueInfo:
 def test_a_line_says_what_waits_longest() -> None:
     found = seen(60, 0, None)
     assert oldest_wait(found) is None
-    assert "due 0 · workers none" in overview_line(found, None, S, S)
+    assert "due 0 · workers none" in overview_line(found, None, LIMITS)
     queues = (queue(AT, 2), queue(None, 0), queue(AT - 30 * S, 1))
     waiting = Overview(AT, {}, None, queues, (), 0, 0, 3)
     assert oldest_wait(waiting) == 30 * S
-    assert overview_line(waiting, None, S, S) == (
+    assert overview_line(waiting, None, LIMITS) == (
         "2026-01-01T00:00:00Z  open 0 · due 3, oldest 30 s · workers none · unresolved 0 · dead 3"
     )

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from fencepost.ledger.listings import QueueInfo
+from fencepost.ledger.listings import QueueInfo, WorkerInfo
 from fencepost.ledger.revision import NEEDED
-from fencepost.ledger.tail import Overview, Stamped
+from fencepost.ledger.tail import Overview
 from fencepost.settings import Settings
 from fencepost.states import Queue
+from fencepost_ops.commands.live import Ages
 from fencepost_ops.doctor.facts import Login, PostgresFacts, RedisFacts, Standbys, Table, Versions
 from fencepost_ops.doctor.findings import Finding, Level, Unread
 from fencepost_ops.doctor.fleet import judge_fleet
@@ -22,7 +23,8 @@ from fencepost_ops.doctor.versions import judge_versions
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 S = timedelta(seconds=1)
-LIVING = tuple(Stamped(str(queue), NOW, NOW, False, 0, 100) for queue in Queue)
+WELL = WorkerInfo("t", "", "h", 1, NOW - 99 * S, NOW, None, progress_at=NOW, busy=0, slots=100)
+LIVING = tuple(replace(WELL, role=str(queue)) for queue in Queue)
 FLEET = Overview(NOW, {}, None, queues=(), workers=LIVING, unresolved=0, repairs=0, dead=0)
 POSTGRES = PostgresFacts(
     version=180006,
@@ -268,7 +270,7 @@ def fleet(
     lengths: dict[str, int] | None = None,
 ) -> list[Finding]:
     connected = {"fencepost relay": 2} if sessions is None else sessions
-    return judge_fleet(found, connected, lengths or {}, intake="in", ttl=10 * S, stall=40 * S)
+    return judge_fleet(found, connected, lengths or {}, intake="in", limits=Ages(10 * S, 40 * S))
 
 
 def queue(name: str, due: int, oldest_s: float) -> QueueInfo:
@@ -321,7 +323,7 @@ def test_a_fleet_is_judged(judged: Callable[[], list[Finding]], level: str, says
     ("found", "says"),
     [
         (planner(last_seen=NOW - 11 * S), "1 worker said nothing for more than 10 s"),
-        (planner(progress_at=NOW - 41 * S), "1 worker lives and has taken nothing for 40 s"),
+        (planner(progress_at=NOW - 41 * S, waiting=1), "1 worker lives and has taken nothing for 40 s"),
     ],
 )
 def test_a_worker_that_does_not_work_is_no_worker(found: Overview, says: str) -> None:

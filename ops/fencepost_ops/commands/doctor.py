@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
 from typing import Any, Final
 
 import click
@@ -13,7 +12,7 @@ from rich.text import Text
 from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError, UsageError
 from fencepost.settings import Settings
-from fencepost_ops.commands.live import stall_age
+from fencepost_ops.commands.live import ages
 from fencepost_ops.commands.output import console, print_json, print_table, shown
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, redis_option
 from fencepost_ops.doctor import gather
@@ -107,8 +106,7 @@ def _judged(
         postgres.sessions,
         redis.lengths if redis is not None else {},
         intake=settings.intake_queue,
-        ttl=timedelta(seconds=settings.worker_ttl_s),
-        stall=stall_age(settings),
+        limits=ages(settings),
     )
 
 

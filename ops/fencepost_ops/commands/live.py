@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fencepost.clock import rfc3339
 from fencepost.ledger.listings import RunInfo
-from fencepost.ledger.tail import Look, Overview, Stamped, Told, oldest_wait
+from fencepost.ledger.tail import Look, Overview, Told, oldest_wait
 from fencepost.settings import Settings
 from fencepost.states import Queue, RunStatus
 from fencepost_ops.commands.durations import spoken
@@ -29,10 +29,18 @@ _OWNER: Final = 6  # digits of an owner's token; enough to tell terms of one run
 _TYPE: Final = 25  # columns; the longest type there is has one less
 _CALL: Final = 26  # columns; a longer name pushes what follows
 _COUNT_COSTS_AT_MOST: Final = 0.02  # of the time: what ended is counted by looking at every run
-STATES: Final = ("alive", "draining", "stalled", "silent")
+STATES: Final = ("alive", "busy", "draining", "stalled", "silent")
 _STATE_STYLES: Final = {"draining": "yellow", "stalled": "bold red", "silent": "bold red"}
 _OPEN: Final = ("QUEUED", "PLANNING", "ACTING", "STOPPING", "COMPENSATING")
 _ENDED: Final = ("COMPLETED", "STOPPED")
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """How long a worker may say nothing, and how long it may get nowhere while its queue has work."""
+
+    ttl: timedelta
+    stall: timedelta | None
 
 
 class Story:
@@ -130,32 +138,21 @@ def paced(before: Pace | None, found: Overview, cost_s: float) -> Pace | None:
     return Pace(found.now, cost_s, found.ended, total, started, finished)
 
 
-def stall_age(settings: Settings) -> timedelta:
-    """How old a worker's progress may be: it leaves no waiting queue alone for so long, and says so late."""
-    return timedelta(seconds=(settings.deaf_s or 30) + settings.worker_ttl_s)
+def ages(settings: Settings) -> Ages:
+    """How old a stamp may be, and how old a worker's progress while its queue has work (None: any age)."""
+    stall = timedelta(seconds=settings.deaf_s) if settings.deaf_s else None
+    return Ages(timedelta(seconds=settings.worker_ttl_s), stall)
 
 
-def state_of(worker: Stamped, now: datetime, ttl: timedelta, stall: timedelta) -> str:
-    """What a worker that has not ended is: silent, stalled, draining or alive."""
-    if now - worker.last_seen > ttl:
-        return "silent"
-    if worker.draining:
-        return "draining"
-    full = worker.busy is not None and worker.busy == worker.slots
-    if worker.progress_at is not None and now - worker.progress_at > stall and not full:
-        return "stalled"
-    return "alive"
-
-
-def states_by_role(found: Overview, ttl: timedelta, stall: timedelta) -> dict[str, Counter[str]]:
+def states_by_role(found: Overview, limits: Ages) -> dict[str, Counter[str]]:
     """How many workers of each role are in which state; every role is there, also without a worker."""
     roles: dict[str, Counter[str]] = {str(queue): Counter() for queue in Queue}
     for worker in found.workers:
-        roles.setdefault(worker.role, Counter())[state_of(worker, found.now, ttl, stall)] += 1
+        roles.setdefault(worker.role, Counter())[worker.state(found.now, limits.ttl, limits.stall)] += 1
     return roles
 
 
-def overview_object(found: Overview, pace: Pace | None, ttl: timedelta, stall: timedelta) -> dict[str, Any]:
+def overview_object(found: Overview, pace: Pace | None, limits: Ages) -> dict[str, Any]:
     """The overview for a program."""
     oldest = oldest_wait(found)
     return {
@@ -167,16 +164,16 @@ def overview_object(found: Overview, pace: Pace | None, ttl: timedelta, stall: t
         "due": sum(queue.due for queue in found.queues),
         "oldest_due_s": oldest.total_seconds() if oldest is not None else None,
         "queues": found.queues,
-        "workers": states_by_role(found, ttl, stall),
+        "workers": states_by_role(found, limits),
         "unresolved": found.unresolved,
         "repairs": found.repairs,
         "dead": found.dead,
     }
 
 
-def overview_line(found: Overview, pace: Pace | None, ttl: timedelta, stall: timedelta) -> str:
+def overview_line(found: Overview, pace: Pace | None, limits: Ages) -> str:
     """The overview in one line, for a log."""
-    states = sum(states_by_role(found, ttl, stall).values(), Counter[str]())
+    states = sum(states_by_role(found, limits).values(), Counter[str]())
     oldest = oldest_wait(found)
     parts = [
         f"open {sum(found.open.values())}{_listed(found.open, _OPEN)}",
@@ -199,7 +196,7 @@ def _pace(pace: Pace | None) -> str:
     return f"{pace.ended_per_s:.1f} ended/s" if pace is not None and pace.ended_per_s is not None else ""
 
 
-def overview_screen(found: Overview, pace: Pace | None, ttl: timedelta, stall: timedelta) -> Group:
+def overview_screen(found: Overview, pace: Pace | None, limits: Ages) -> Group:
     """The overview for a terminal."""
     return Group(
         Text(f"fencepost  {rfc3339(found.now)[:19]}Z", "bold"),
@@ -208,7 +205,7 @@ def overview_screen(found: Overview, pace: Pace | None, ttl: timedelta, stall: t
         Text(),
         _queues_table(found),
         Text(),
-        _workers_table(found, ttl, stall),
+        _workers_table(found, limits),
         Text(),
         _trouble(found),
     )
@@ -244,9 +241,9 @@ def _queues_table(found: Overview) -> Table:
     return table
 
 
-def _workers_table(found: Overview, ttl: timedelta, stall: timedelta) -> Table:
+def _workers_table(found: Overview, limits: Ages) -> Table:
     table = _table("WORKERS", *(state.upper() for state in STATES), "BUSY", "SLOTS")
-    for role, states in states_by_role(found, ttl, stall).items():
+    for role, states in states_by_role(found, limits).items():
         cells = [Text(str(states[s]), _STATE_STYLES.get(s, "") if states[s] else "dim") for s in STATES]
         of_role = [worker for worker in found.workers if worker.role == role]
         load = (sum(w.busy or 0 for w in of_role), sum(w.slots or 0 for w in of_role))

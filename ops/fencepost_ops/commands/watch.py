@@ -193,8 +193,7 @@ class Fleet:
     """The overview, look after look: a screen on a terminal, lines elsewhere."""
 
     def __init__(self, session: Session, reader: Reader, *, as_json: bool) -> None:
-        settings = session.settings()
-        self._ages = timedelta(seconds=settings.worker_ttl_s), live.stall_age(settings)
+        self._limits = live.ages(session.settings())
         self._reader = reader
         self._as_json = as_json
         self._pace: live.Pace | None = None
@@ -225,10 +224,10 @@ class Fleet:
                 return
             self._reader.rest(interval.total_seconds())
 
-    def _seen(self) -> tuple[tail.Overview, live.Pace | None, timedelta, timedelta]:
+    def _seen(self) -> tuple[tail.Overview, live.Pace | None, live.Ages]:
         """One more look."""
         count = live.count_due(self._pace, self._reader.ask(listings.now))
         began = time.monotonic()
         found = self._reader.ask(lambda connection: tail.overview(connection, ended=count))
         self._pace = live.paced(self._pace, found, time.monotonic() - began)
-        return found, self._pace, *self._ages
+        return found, self._pace, self._limits

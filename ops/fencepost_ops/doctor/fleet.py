@@ -9,7 +9,7 @@ from typing import Final
 from fencepost.ledger.tail import Overview, oldest_wait
 from fencepost.states import Queue
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.live import states_by_role
+from fencepost_ops.commands.live import Ages, states_by_role
 from fencepost_ops.doctor.findings import Area, Finding, Unread
 
 _AREA = Area("fleet")
@@ -24,18 +24,17 @@ def judge_fleet(
     lengths: Mapping[str, int],
     *,
     intake: str,
-    ttl: timedelta,
-    stall: timedelta,
+    limits: Ages,
 ) -> list[Finding]:
     """Workers, relays, queues and the outbox. `lengths` are those of the queues in Redis, by name."""
-    roles = states_by_role(found, ttl, stall)
-    working = {role: states["alive"] for role, states in roles.items()}
+    roles = states_by_role(found, limits)
+    working = {role: states["alive"] + states["busy"] for role, states in roles.items()}
     due = {queue.queue: queue.due for queue in found.queues}
     return [
         *_relays(sessions),
         *(finding for role in map(str, Queue) for finding in _workers(role, working, due, lengths)),
         *_intake(intake, sessions, lengths.get(intake, 0)),
-        *_sick({s: sum(states[s] for states in roles.values()) for s in ("silent", "stalled")}, ttl, stall),
+        *_sick({s: sum(states[s] for states in roles.values()) for s in ("silent", "stalled")}, limits),
         *_outbox(found),
         *_people(found),
     ]
@@ -93,16 +92,16 @@ def _count(count: int, role: str) -> str:
     return f"{count} {role}{'' if count == 1 else 's'}"
 
 
-def _sick(states: Mapping[str, int], ttl: timedelta, stall: timedelta) -> Iterator[Finding]:
+def _sick(states: Mapping[str, int], limits: Ages) -> Iterator[Finding]:
     if states["silent"]:
         yield _AREA.warning(
-            f"{_count(states['silent'], 'worker')} said nothing for more than {spoken(ttl)}: dead with its "
-            "host, or without a way to Postgres; a relay hands over what it held",
+            f"{_count(states['silent'], 'worker')} said nothing for more than {spoken(limits.ttl)}: dead "
+            "with its host, or without a way to Postgres; a relay hands over what it held",
             "see which: fencepost workers",
         )
-    if states["stalled"]:
+    if states["stalled"] and limits.stall is not None:
         yield _AREA.warning(
-            f"{_count(states['stalled'], 'worker')} lives and has taken nothing for {spoken(stall)}",
+            f"{_count(states['stalled'], 'worker')} lives and has taken nothing for {spoken(limits.stall)}",
             "see which: fencepost workers; it should be restarted",
         )
 

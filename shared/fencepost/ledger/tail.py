@@ -16,7 +16,7 @@ from fencepost.clock import NEVER
 from fencepost.events import Event
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
-from fencepost.ledger.listings import QueueInfo, queues
+from fencepost.ledger.listings import QueueInfo, WorkerInfo, queues, workers
 from fencepost.states import RUN_ENDS
 
 PAGE: Final = 500
@@ -38,20 +38,17 @@ WHERE r.id = %(run)s AND r.tenant = %(tenant)s ORDER BY n.seq
 _BEFORE: Final = 8  # columns of the run before those of an event
 
 _OPEN: Final = """
-SELECT r.status, count(*) FROM fencepost.runs r WHERE r.status NOT IN ('COMPLETED', 'STOPPED') GROUP BY 1
+SELECT r.status, count(*) FROM fencepost.runs r WHERE NOT r.ended GROUP BY 1
 """
 _ENDED: Final = """
-SELECT r.status, count(*) FROM fencepost.runs r WHERE r.status IN ('COMPLETED', 'STOPPED') GROUP BY 1
+SELECT r.status, count(*) FROM fencepost.runs r WHERE r.ended GROUP BY 1
 """
 _TROUBLE: Final = """
 SELECT fencepost.now(),
-       (SELECT count(*) FROM fencepost.calls c WHERE c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt),
-       (SELECT count(*) FROM fencepost.calls c WHERE c.state = 'NEEDS_REPAIR'),
+       (SELECT count(*) FROM fencepost.calls c
+        WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)),
+       (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'NEEDS_REPAIR'),
        (SELECT count(*) FROM fencepost.outbox o WHERE o.dead_at IS NOT NULL)
-"""
-_STAMPS: Final = """
-SELECT w.role, w.last_seen, w.progress_at, w.draining, w.busy, w.slots
-FROM fencepost.workers w WHERE w.ended_at IS NULL
 """
 
 
@@ -125,20 +122,8 @@ def _told(row: tuple[object, ...]) -> Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Stamped:
-    """What a living worker last said of itself."""
-
-    role: str
-    last_seen: datetime
-    progress_at: datetime | None
-    draining: bool
-    busy: int | None
-    slots: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Overview:
-    """The fleet at about one instant: four reads of their own, which need not agree with each other.
+    """The fleet at about one instant: a few reads of their own, which need not agree with each other.
 
     `open` and `ended` count runs by status (`ended` is None when it was not asked for), `unresolved` calls of
     which nobody knows whether their effect happened, of which `repairs` wait for a person, `dead` the steps
@@ -149,7 +134,7 @@ class Overview:
     open: Mapping[str, int]
     ended: Mapping[str, int] | None
     queues: tuple[QueueInfo, ...]
-    workers: tuple[Stamped, ...]
+    workers: tuple[WorkerInfo, ...]
     unresolved: int
     repairs: int
     dead: int
@@ -165,7 +150,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
         open=dict(connection.execute(_OPEN).fetchall()),
         ended=dict(connection.execute(_ENDED).fetchall()) if ended else None,
         queues=tuple(queues(connection)),
-        workers=tuple(Stamped(*row) for row in connection.execute(_STAMPS).fetchall()),
+        workers=tuple(workers(connection)),
         unresolved=unresolved,
         repairs=repairs,
         dead=dead,
