@@ -7,6 +7,7 @@ finished is never rewritten, and whoever took over keeps what they hold (riverqu
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, cast
 from uuid import UUID
@@ -154,8 +155,16 @@ def test_a_sweep_that_looked_long_ago(
         assert bench.row(held.call) is not None
         meanwhile(held)
 
-    monkeypatch.setattr(sweep_module, "fault", after(held, first, written))
-    sweep_module.sweep(bench.pools[0], bench.ledger)
+    happen, passages = after(held, first, written), list[str]()
+
+    def fault(point: str) -> None:
+        passages.append(point)
+        if len(passages) == 2:  # it looks for runs first, then for calls
+            happen(point)
+
+    monkeypatch.setattr(sweep_module, "fault", fault)
+    swept = sweep_module.sweep(bench.pools[0], bench.ledger)
+    assert held.call in swept.missing, "that is what it had seen"
     assert held.seen() == written[0]
 
 
@@ -165,7 +174,8 @@ def test_a_reconciler_that_claims_a_takeover_late(held: Held, meanwhile: Callabl
         late = bench.claim_doubt(held.run, held.call)
     meanwhile(held)
     before = held.seen()
-    assert isinstance(bench.one(late), c.Gone | c.Moved | c.Fenced)
+    late = replace(late, term=bench.term())  # even if a wiped Redis grants it the highest fence of all
+    assert isinstance(bench.one(late), c.Gone | c.Moved)
     assert held.seen() == before
 
 
