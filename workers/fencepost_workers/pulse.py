@@ -41,12 +41,16 @@ from fencepost_workers.pulse_program import BYE, END_WITHIN_S, STAMPED
 from fencepost_workers.suspects import Suspects
 
 START_WITHIN_S: Final = 5.0
+TO_BEGIN: Final = (
+    4  # times as long for a process that has not said a word: on a crowded machine it still starts
+)
 
 
 class Pulse:
     """
     The worker's end. Starts the process and returns once Postgres holds a stamp; raises Unreachable when that
-    takes more than five seconds. Safe for many threads. Use as a context manager, or call `close`.
+    takes more than five seconds, or twenty where the process itself is slow to start. Safe for many threads.
+    Use as a context manager, or call `close`.
 
     A worker that has ticked once and then not for `stall_s` seconds is killed; 0: never. What is named in
     `suspects` when it dies has failed once; `republish_s` is the base of the pause until it is tried again.
@@ -182,10 +186,10 @@ class _Child:
 
     def hear(self, patience: float) -> bytes:
         """What it said, up to its stamp, its end, or the end of our patience (seconds)."""
-        said, until = b"", time.monotonic() + patience
+        said, began = b"", time.monotonic()
         with selectors.DefaultSelector() as ready:
             ready.register(self.voice, selectors.EVENT_READ)
-            while ready.select(max(0.0, until - time.monotonic())):
+            while ready.select(max(0.0, began + patience * (1 if said else TO_BEGIN) - time.monotonic())):
                 chunk = self.voice.read(4096)
                 said += chunk
                 if not chunk or said.endswith(STAMPED):
