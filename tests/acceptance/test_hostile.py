@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from uuid import UUID
 
 import pytest
-import redis
 
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Stage, staged, step, until
 from tests.acceptance.weather import long_only
-from tests.acceptance.weather.resets import connections_reset
+from tests.acceptance.weather.resets import broker, connections_reset
 
 _numbers = itertools.count(1)
 
@@ -44,7 +43,7 @@ def test_calls_slower_than_the_visibility_timeout_are_dispatched_once_celery_593
     assert stage.ended(run) == ["COMPLETED"]
     calls = stage.calls(run).values()
     assert [(call.attempts, stage.deeds_of(call)) for call in calls] == [(1, 1)] * 4
-    with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
+    with broker(stage) as client:
         # Redelivered duplicates end without work; they do not pile up.
         until("empty queues", lambda: not any(client.llen(queue) for queue in QUEUES))
 
@@ -83,7 +82,7 @@ def test_a_stale_acknowledgement_loses_no_work(stage: Stage) -> None:
     the broker forgets the message, and should that other die, it is gone for good.
     """
     name, run, first = in_hand(stage)
-    with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
+    with broker(stage) as client:
         os.kill(first, signal.SIGSTOP)
         seconds, micros = client.time()
         again = until(
@@ -99,7 +98,7 @@ def test_a_stale_acknowledgement_loses_no_work(stage: Stage) -> None:
 
 def test_a_lock_of_the_restore_that_is_left_behind_holds_up_nobody_kombu_1816(stage: Stage) -> None:
     """celery/kombu#1816, celery/kombu#1190: while it stands nothing is redelivered, for five minutes."""
-    with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
+    with broker(stage) as client:
         client.set("unacked_mutex", "left behind", ex=300)
         name, run, first = in_hand(stage, delay_s=0.5)
         os.kill(first, signal.SIGKILL)

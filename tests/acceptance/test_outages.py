@@ -7,10 +7,10 @@ from functools import partial
 from uuid import UUID
 
 import pytest
-import redis
 
 from tests.acceptance.stage import Stage, is_frozen, step, until
 from tests.acceptance.weather.load import ORDER, all_settle, done, orders, under_way
+from tests.acceptance.weather.resets import broker
 
 _numbers = itertools.count(1)
 
@@ -21,7 +21,7 @@ WASTE = {"ToolOutcomeMarkedUnknown", "ModelOutcomeUnknown", "ToolAttemptFailed"}
 def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:
     sent = orders(stage, 15)
     under_way(stage, sent)
-    with redis.Redis.from_url(stage.fleet.valkey.url()) as client:
+    with broker(stage) as client:
         until("half of it done", lambda: client.flushall() and done(stage, sent) >= len(sent) // 2)
         client.flushall()
     all_settle(stage, sent)

@@ -6,7 +6,8 @@ import pytest
 
 from tests.acceptance.conftest import HOSTILE, checked
 from tests.acceptance.stage import Stage, staged
-from tests.acceptance.weather.routed import SCALE, SHORT, RoutedFleet, broker, routed
+from tests.acceptance.weather.resets import broker
+from tests.acceptance.weather.routed import SCALE, SHORT, RoutedFleet, routed
 
 
 @pytest.fixture(scope="package")

@@ -8,7 +8,14 @@ import redis
 
 from tests.acceptance.stage import ROLES, Stage
 
+OURS = "tests"
+"""The name of connections that are the tests' own, and are let be."""
 PATIENCE_S = 2.0  # for consumers to come back; on a machine that is slow enough none ever would
+
+
+def broker(stage: Stage) -> "redis.Redis":
+    """A connection of the tests' own to Redis; close it."""
+    return redis.Redis.from_url(stage.fleet.valkey.url(), client_name=OURS)
 
 
 @contextmanager
@@ -27,11 +34,13 @@ def connections_reset(stage: Stage, every_s: float) -> Iterator[None]:
 
 
 def _cut(stage: Stage, every_s: float, over: threading.Event) -> None:
-    with redis.Redis.from_url(stage.fleet.valkey.url(), socket_timeout=1) as client:
+    with broker(stage) as client:
         while not over.wait(every_s):
             with suppress(redis.RedisError):  # a test may have stopped or killed it
                 _await_consumers(client, over)
-                client.client_kill_filter(_type="normal", skipme=True)
+                for one in client.client_list():
+                    if one["name"] != OURS:
+                        client.client_kill_filter(_id=one["id"])
 
 
 def _await_consumers(client: "redis.Redis", over: threading.Event) -> None:

@@ -1,10 +1,5 @@
 """A fleet whose workers and relays reach Redis and Postgres over wires with weather."""
 
-import time
-from collections.abc import Callable
-
-import redis
-
 from fencepost_ops.fleet import Fleet, FleetOptions
 from tests.acceptance.stage import Stage
 from tests.acceptance.weather.proxy import Proxy
@@ -52,16 +47,3 @@ def routed(stage: Stage) -> RoutedFleet:
     """The fleet of a stage, which is one of these."""
     assert isinstance(stage.fleet, RoutedFleet)
     return stage.fleet
-
-
-def broker(stage: Stage) -> "redis.Redis":
-    """The tests' own connection to Redis; close it."""
-    return redis.Redis.from_url(stage.fleet.valkey.url())
-
-
-def holds(look: Callable[[], bool], for_s: float) -> None:
-    """Assert that something stays true for so long."""
-    end = time.monotonic() + for_s
-    while time.monotonic() < end:
-        assert look()
-        time.sleep(0.03)

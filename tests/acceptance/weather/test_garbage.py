@@ -8,7 +8,8 @@ from tests.acceptance.stage import Stage, until
 from tests.acceptance.weather import LONG
 from tests.acceptance.weather.forged import SUBJECT, garbage, message
 from tests.acceptance.weather.load import all_settle, orders
-from tests.acceptance.weather.routed import QUEUES, WORKERS, broker
+from tests.acceptance.weather.resets import broker
+from tests.acceptance.weather.routed import QUEUES, WORKERS
 
 FLOOD = 5000 if LONG else 250
 

@@ -11,7 +11,7 @@ from tests.acceptance.weather.routed import RELAYS, WORKERS, routed
 
 pytestmark = patient
 
-COUNT = 60 if LONG else 4
+COUNT = 30 if LONG else 4
 
 
 def test_sessions_that_fall_silent_are_given_up_by_workers_relays_and_pulses(stage: Stage) -> None:

@@ -7,11 +7,12 @@ import time
 from tests.acceptance.stage import Stage, until
 from tests.acceptance.weather import LONG, OUTAGE_S, long_only, patient
 from tests.acceptance.weather.load import all_settle, done, orders, under_way
-from tests.acceptance.weather.routed import QUEUES, broker, routed
+from tests.acceptance.weather.resets import broker
+from tests.acceptance.weather.routed import QUEUES, routed
 
 pytestmark = patient
 
-COUNT = 60 if LONG else 4
+COUNT = 30 if LONG else 4
 SILENCE_S = OUTAGE_S if LONG else 2.2
 """Longer than any socket waits in this fleet, so that all give up what they had."""
 

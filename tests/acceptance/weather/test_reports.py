@@ -17,14 +17,15 @@ from tests.acceptance.stage import Stage, is_frozen, step, until
 from tests.acceptance.weather import LONG, long_only, patient
 from tests.acceptance.weather.forged import SUBJECT, message
 from tests.acceptance.weather.load import ORDER, all_settle, orders, under_way
-from tests.acceptance.weather.routed import RELAYS, WORKERS, broker, routed
+from tests.acceptance.weather.resets import broker
+from tests.acceptance.weather.routed import RELAYS, WORKERS, routed
 
 pytestmark = patient
 
 _numbers = itertools.count(1)
 
 DISPATCHERS = ("dispatcher-1", "dispatcher-2")
-ROUNDS = 20 if LONG else 1
+ROUNDS = 10 if LONG else 1
 
 
 def freeze(stage: Stage, *names: str) -> list[int]:
