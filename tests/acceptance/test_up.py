@@ -303,7 +303,7 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
     assert watched.returncode == 130
     assert re.fullmatch(r"(.*; waiting for it\nPostgres answers again\n)+", err), err
     assert "ended 3 (3 COMPLETED)" in first
-    assert "workers 4 alive" in out
+    assert re.search(r"workers \d (alive|busy)", out)
 
     up.remember()
     up.process.terminate()
