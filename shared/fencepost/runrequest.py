@@ -55,7 +55,7 @@ class RunRequest:
         _check_deadline(self.deadline)
         if not isinstance(self.budget, Budget | None):
             raise UsageError(f"budget is a fencepost.Budget, not {_shown(self.budget)}")
-        if not isinstance(self.on_stop, str) or self.on_stop not in set(OnStop):
+        if self.on_stop not in tuple(OnStop):  # a set would ask for its hash
             raise UsageError(f"on_stop is {' or '.join(OnStop)}, not {_shown(self.on_stop)}")
         object.__setattr__(self, "input_text", input_text(self.input))
 

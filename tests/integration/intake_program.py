@@ -1,7 +1,7 @@
 """The intake's program, started again whenever it ends: a fork of a process that has everything imported.
 
-`python -m tests.integration.intake_program PIDFILE`; the file names the life there is. What it ends with is
-said on stdout.
+`python -m tests.integration.intake_program FOLDER`. There the file `pid` names the life there is; the file
+`faults` says what each is armed with, once among all of them. How a life ends is said on stdout.
 """
 
 import os
@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
+from fencepost.testing import FAULTS
 from fencepost_workers import intake  # noqa: F401 - imported once, for all lives
 from fencepost_workers.__main__ import end, main
 
 
-def live(pidfile: Path) -> None:
+def live(folder: Path) -> None:
+    faults, pidfile = folder / "faults", folder / "pid"
     pid = os.fork()
     if pid == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if faults.exists():
+            FAULTS.arm(faults.read_text(), folder / "once")
         end(main(["intake"]))
     fresh = pidfile.with_suffix(".new")
     fresh.write_text(str(pid))

@@ -1,8 +1,4 @@
-"""The intake on a real broker and Postgres, fed by a plain Celery client: each message is a run, or a reason.
-
-The intake of this file dies twice of the first message it meets: before its run is committed, and after that
-but before the message is acknowledged. Whatever else is tested here, those deaths are part of it.
-"""
+"""The intake on a real broker and Postgres, fed by a plain Celery client: a message is a run, or a reason."""
 
 import json
 import logging
@@ -55,19 +51,17 @@ def post(
             "FENCEPOST_INTAKE_TENANT": TENANT,
             "FENCEPOST_INTAKE_PRINCIPAL": PRINCIPAL,
             "FENCEPOST_HOSTILE": "true",
-            "FENCEPOST_FAULT": "enqueue.before_commit=crash,enqueue.after_commit=crash",
-            "FENCEPOST_FAULT_ONCE_DIR": str(made.once),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
-        group.add(
-            "intake", [sys.executable, "-m", "tests.integration.intake_program", str(folder / "pid")], env
-        )
+        group.add("intake", [sys.executable, "-m", "tests.integration.intake_program", str(folder)], env)
+        until("a process that waits for messages", made.consumes)
         yield made
         made.broker.close()
 
 
 def test_a_message_survives_a_frozen_process_and_kills_before_and_after_its_commit(post: Post) -> None:
-    until("a process that waits for it", post.consumes)
+    faults = post.folder / "faults"
+    faults.write_text("enqueue.before_commit=crash,enqueue.after_commit=crash")
     frozen = post.pid()
     os.kill(frozen, signal.SIGSTOP)
     key = post.send()
@@ -75,6 +69,7 @@ def test_a_message_survives_a_frozen_process_and_kills_before_and_after_its_comm
     os.kill(frozen, signal.SIGKILL)
     until("a run", lambda: post.runs(key) if post.age() else None)
     until("an empty queue", lambda: post.age() and post.outstanding() == 0)
+    faults.unlink()
     assert post.log.read_text().count("ended: -9") == 3
     fired = sorted(path.name for path in post.once.iterdir())
     assert fired == ["enqueue.after_commit.crash.1", "enqueue.before_commit.crash.1"]

@@ -39,7 +39,7 @@ from fencepost.client import Client
 from fencepost.errors import Conflict, FencepostError, UsageError
 from fencepost.health import HealthFile
 from fencepost.ledger import refusals
-from fencepost.ledger.connect import Pool, connect, translate
+from fencepost.ledger.connect import Pool, translate
 from fencepost.settings import Settings, load_settings, redact
 from fencepost.states import Queue
 from fencepost_workers.celery import NoRetryTask, configure
@@ -62,6 +62,7 @@ else:
 
 log = logging.getLogger(__name__)
 
+NAME: Final = "fencepost intake"
 AT_ONCE: Final = 8
 """Messages in hand at once, each with a thread and a session of Postgres; the broker keeps the others."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -250,9 +251,9 @@ def binding_of(settings: Settings) -> Binding:
     return Binding(settings.intake_queue, settings.intake_tenant, settings.intake_principal)
 
 
-def check_login(dsn: str) -> None:
+def check_login(pool: Pool, dsn: str) -> None:
     """Unreachable without Postgres, NotFound without a ledger, UsageError for no producer's login."""
-    with connect(dsn, "fencepost start", autocommit=True) as session:
+    with pool.connection() as session:
         try:
             row = session.execute(_MAY).fetchone()
         except psycopg.Error as error:
@@ -267,13 +268,13 @@ def serve(name: str) -> int:
     """
     settings = load_settings()
     binding = binding_of(settings)
-    check_login(settings.dsn)
     warnings.filterwarnings("ignore", category=SecurityWarning)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # that Postgres is away is said once, by us
     with (
-        closing(Pool(settings.dsn, "fencepost intake", 2)) as pool,
+        closing(Pool(settings.dsn, NAME, 2)) as pool,
         Client(settings.dsn, settings.redis_url, pool_size=AT_ONCE) as client,
     ):
+        check_login(pool, settings.dsn)  # which also keeps a session, by whose name this process is seen
         hand = Hand(binding, client, pool)
 
         @signals.worker_shutting_down.connect(weak=False)
