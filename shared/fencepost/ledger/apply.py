@@ -91,7 +91,7 @@ class Ledger:
             answers = [folding.command(command) for command in batch]
             fault("ledger.in_transaction")
             if folding.writing.rows or folding.writing.events or folding.writing.ended:
-                write(connection, pipeline, folding.writing, loaded.now)
+                write(connection, folding.writing, loaded.now)
             else:
                 connection.rollback()
             return answers
