@@ -109,7 +109,7 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        ("migrating the ledger", signal.SIGINT),
+        ("looking at the ledger", signal.SIGINT),
         ("killed", signal.SIGTERM),
         ("froze", signal.SIGKILL),
     ],
