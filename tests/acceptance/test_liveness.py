@@ -28,7 +28,6 @@ SCALE = {"dispatcher": 3}
 DEAF_S, STALL_S, DRAIN_S = 2, 3, 2
 ENV = {
     "FENCEPOST_APP": "tests.acceptance.liveness_app:app",
-    "FENCEPOST_DRAIN_S": str(DRAIN_S),
     "FENCEPOST_REPUBLISH_S": "0.3",
     "FENCEPOST_POOL_SIZE": "5",
 }
@@ -245,22 +244,6 @@ def restart_all(stage: Stage) -> None:
     back(stage)
 
 
-def test_what_takes_longer_than_a_drain_is_taken_over_and_settled_by_its_contract(stage: Stage) -> None:
-    reference = f"live-{next(_numbers)}"
-    run = stage.send([step("patient.do", "slow", reference=reference, hundredths=800)])
-    stage.until_event(run, "ToolAttemptStarted")
-    holder = stage.holder(run, "slow")
-    os.kill(holder, signal.SIGTERM)
-    draining = "SELECT draining FROM fencepost.workers WHERE pid = %s AND ended_at IS NULL"
-    until("a drain that is seen", lambda: stage.value(draining, holder))
-    assert stage.ended(run) == ["COMPLETED"]
-    taken = stage.until_event(run, "ToolOutcomeMarkedUnknown")
-    started, _ = stage.events(run, "ToolAttemptStarted")
-    assert (taken.recorded_at - started.recorded_at).total_seconds() < 8  # it did not wait for the tool
-    assert [e.attempt for e in stage.events(run, "ToolAttemptStarted")] == [1, 2]
-    assert stage.deeds_of(stage.calls(run)["slow"]) == 1
-
-
 @pytest.mark.parametrize("tool", ["fork.thread", "fork.loop"])
 def test_a_fork_that_comes_back_from_a_tool_repeats_nobody(stage: Stage, tool: str) -> None:
     """Many items of a process are in flight when it forks: HTTP calls, and tools whose effect is to come."""
@@ -323,3 +306,24 @@ def test_a_dead_broker_and_a_dead_ledger_are_outlived(stage: Stage) -> None:
     assert set(stage.fleet.mend()) == {"Postgres", "Valkey"}
     assert stage.ended(*runs, within_s=60) == ["COMPLETED"] * 5
     back(stage)
+
+
+def test_what_takes_longer_than_a_drain_is_taken_over_and_settled_by_its_contract(stage: Stage) -> None:
+    worker = [sys.executable, "-m", "fencepost_workers", "dispatcher", "hurried"]
+    stage.fleet.add("hurried", worker, "worker", {"FENCEPOST_DRAIN_S": str(DRAIN_S)})
+    until("the hurried one at work", partial(stage.has_stamped, "hurried"), RESTARTS_S)
+    for other in stage.fleet.names("dispatcher"):
+        stage.fleet.signal(other, signal.SIGSTOP)
+    reference = f"live-{next(_numbers)}"
+    run = stage.send([step("patient.do", "slow", reference=reference, hundredths=800)])
+    stage.until_event(run, "ToolAttemptStarted")
+    holder = stage.holder(run, "slow")
+    assert stage.fleet.signal("hurried", signal.SIGTERM) == holder
+    draining = "SELECT draining FROM fencepost.workers WHERE pid = %s AND ended_at IS NULL"
+    until("a drain that is seen", lambda: stage.value(draining, holder))
+    assert stage.ended(run) == ["COMPLETED"]
+    taken = stage.until_event(run, "ToolOutcomeMarkedUnknown")
+    started, _ = stage.events(run, "ToolAttemptStarted")
+    assert (taken.recorded_at - started.recorded_at).total_seconds() < 8  # it did not wait for the tool
+    assert [e.attempt for e in stage.events(run, "ToolAttemptStarted")] == [1, 2]
+    assert stage.deeds_of(stage.calls(run)["slow"]) == 1

@@ -52,7 +52,7 @@ class Pulse:
     takes more than five seconds, or twenty where the process itself is slow to start. Safe for many threads.
     Use as a context manager, or call `close`.
 
-    A worker that has ticked once and then not for `stall_s` seconds is killed; 0: never. What is named in
+    A worker that does not tick for `stall_s` seconds is killed; 0: never. What is named in
     `suspects` when it dies has failed once; `republish_s` is the base of the pause until it is tried again.
     """
 

@@ -72,7 +72,6 @@ class _Heard:
     """What the worker said of itself. Written by the listener, read by the stamper."""
 
     def __init__(self) -> None:
-        self.ticked = False
         self.changed = threading.Event()
         """Set when the worker has begun to drain: that is stamped at once."""
         self._progressed: float | None = None
@@ -83,7 +82,7 @@ class _Heard:
         said = json.loads(line)
         if said.pop("progress"):
             self._progressed = _clock()
-        before, self._said, self.ticked = self._said, said, True
+        before, self._said = self._said, said
         if before["draining"] != said["draining"]:
             self.changed.set()
 
@@ -238,8 +237,9 @@ class _Listener:
                 self._worker = os.pidfd_open(os.getppid())
         return order
 
-    def listen(self, heard: _Heard, order: dict[str, Any]) -> bool:
+    def listen(self, stamper: _Stamper) -> bool:
         """Until the worker ends; whether it said goodbye."""
+        order, heard = stamper.order, stamper.heard
         looks, stall_s = 0, order["stall_s"]
         with selectors.DefaultSelector() as ready:
             ready.register(0, selectors.EVENT_READ)
@@ -248,7 +248,7 @@ class _Listener:
                 spoke = bool(ready.select(LOOK_S))
                 if spoke and not self._hear(heard):
                     return self._text == BYE
-                if not heard.ticked or stall_s <= 0:
+                if stall_s <= 0 or not stamper.registered:  # until then it waits for us
                     continue
                 looks = unheard(looks, ticked=spoke, took_s=_clock() - began)
                 if looks * LOOK_S >= stall_s:
@@ -290,7 +290,7 @@ def main() -> NoReturn:
         os._exit(0)
     stamper = _Stamper(order)
     threading.Thread(target=stamper.run, daemon=True).start()
-    clean = listener.listen(stamper.heard, order)
+    clean = listener.listen(stamper)
     signal.alarm(END_WITHIN_S)  # its default action: whatever hangs, this process ends
     if stamper.registered:  # else the token was never given out
         stamper.leave(clean=clean)
