@@ -10,7 +10,7 @@ import psycopg
 Sql = psycopg.Connection[Any]
 
 
-def eventually(look: Callable[[], object], within: float = 15.0) -> None:
+def eventually(look: Callable[[], object], within: float = 60.0) -> None:
     until = time.monotonic() + within
     while not look():
         assert time.monotonic() < until, f"not within {within} s"

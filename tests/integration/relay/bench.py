@@ -103,7 +103,7 @@ class Process:
         return any(text in line for line in self.lines)
 
     def wait(self) -> int:
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         self._reader.join()
         return code
 

@@ -161,7 +161,7 @@ def test_a_celery_worker_hears_what_the_relay_publishes(
         stdout=subprocess.DEVNULL,
     )
     try:
-        eventually(lambda: raw.llen("heard") == 4, within=15)
+        eventually(lambda: raw.llen("heard") == 4)
     finally:
         consumer.kill()
         consumer.wait()
