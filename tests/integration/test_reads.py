@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from unittest.mock import patch
 from uuid import UUID
@@ -16,7 +15,7 @@ from fencepost.errors import NotFound, UsageError
 from fencepost.ledger import listings
 from fencepost.ledger.connect import connect
 from fencepost.ledger.find import find_call, find_run, id_range
-from fencepost.ledger.reads import payload, plan_contexts, prepare
+from fencepost.ledger.reads import context_calls, payload, prepare
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost_ops.database import LedgerDatabase
@@ -57,15 +56,17 @@ def test_contexts_of_many_runs_hold_each_run_and_its_calls_in_order_with_results
     a, b = bench.plan(first, ("wallet.debit", {"order": "o-1"}), ("wallet.note", {"order": "o-1"}))
     succeed(bench, first, a)
     with connect(bench.database.dsns["worker"], "test") as connection:
-        runs = [bench.run(second), bench.run(first), replace(bench.run(first), tenant="other")]
-        found = plan_contexts(connection, runs)
-        assert [data.run for data in found] == runs
-        assert [len(data.calls) for data in found] == [0, 2, 0]
-        assert [(call.tool, call.arguments, call.result) for call in found[1].calls] == [
+        found = context_calls(connection, [(TENANT, second, 0), (TENANT, first, 0), ("other", first, 0)])
+        assert set(found) == {(TENANT, first)}
+        told = found[TENANT, first]
+        assert [(call.tool, call.arguments, call.result) for call in told] == [
             ("wallet.debit", '{"minor":100,"order":"o-1"}', b'{"id":"d-1"}'),
             ("wallet.note", '{"minor":100,"order":"o-1"}', None),
         ]
-        assert [call.label for call in found[1].calls] == [bench.call(call).label for call in (a, b)]
+        assert [call.id for call in told] == [a, b]
+        assert context_calls(connection, [(TENANT, first, bench.run(first).seq)]) == {}
+        (later,) = context_calls(connection, [(TENANT, first, bench.call(b).version)])[TENANT, first]
+        assert later == told[0]  # it succeeded after the other was recorded
         digest = bench.call(a).result
         assert digest is not None
         assert payload(connection, TENANT, digest) == b'{"id":"d-1"}'
@@ -78,7 +79,7 @@ def test_contexts_take_one_statement_and_so_does_preparing(bench: Bench) -> None
         connect(bench.database.dsns["worker"], "test") as connection,
         patch.object(connection, "execute", wraps=connection.execute) as sent,
     ):
-        plan_contexts(connection, [bench.run(run) for run in runs])
+        context_calls(connection, [(TENANT, run, 0) for run in runs])
         assert sent.call_count == 1
         prepare(connection, [(TENANT, run) for run in runs])
         assert sent.call_count == 2

@@ -14,14 +14,16 @@ from fencepost.app import PlannerSpec
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.ledger import reads
-from fencepost.ledger.reads import ContextData, Prepared
+from fencepost.ledger.reads import ContextCall, Prepared
 from fencepost.outcomes import result_text, told
 from fencepost.proposals import validate
 from fencepost.states import Queue
+from fencepost.subjects import Run
 from fencepost.testing import fault
-from fencepost.tools import CallView, Context, Turn, load_result
+from fencepost.tools import Context, Turn
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
+from fencepost_workers.contexts import Contexts, Known, views
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
 
@@ -39,7 +41,8 @@ class Planner(Role):
         super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
-        self._contexts: dict[str, ContextData] = {}  # by the owner of the term
+        self._contexts: dict[str, Known] = {}  # by the owner of the term
+        self._calls = Contexts()
         self._planners: dict[tuple[str, int], models.Planner] = {}
         self._lock = threading.Lock()
 
@@ -55,24 +58,27 @@ class Planner(Role):
         """The contexts of all claimed runs, in one statement; in none where no run has had a call."""
         fault("planner.after_claim")
         runs = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
-        found = {owner: ContextData(run, ()) for owner, run in runs.items()}
-        if called := [owner for owner, run in runs.items() if run.calls]:
+        known = {owner: self._calls.known(run) for owner, run in runs.items()}
+        called = [(run.tenant, run.id, known[owner].version) for owner, run in runs.items() if run.calls]
+        if called:
             with self.worker.pool.reading() as connection:
-                data = reads.plan_contexts(connection, [runs[owner] for owner in called])
-            found.update(zip(called, data, strict=True))
+                read = reads.context_calls(connection, called)
+            for owner, run in runs.items():
+                known[owner] = known[owner].grown(read.get((run.tenant, run.id), ()))
+                self._calls.keep(run, known[owner])
         with self._lock:
-            self._contexts.update(found)
+            self._contexts.update(known)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Ask for the next turn, validate what it proposes, and say what to record."""
         plan = expect(order, c.Plan)
         run = plan.run
         with self._lock:
-            data = self._contexts.pop(held.term.owner, None)
-        if data is None:
+            known = self._contexts.pop(held.term.owner, None)
+        if known is None:
             raise LookupError(f"the context of run {run.id} was not gathered; its takeover plans it")
         spec = self.worker.app.find_planner(run.planner, run.planner_version)
-        context = context_of(data)
+        context = context_of(run, known.calls)
         try:
             planner = self._planner(spec)
             turn = await asyncio.wait_for(planner.propose(context), held.remaining(plan.timeout))
@@ -140,31 +146,14 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
     return sanitize(said, MESSAGE_CHARS)
 
 
-def _result(data: bytes | None) -> object:
-    return load_result(bytes(data).decode("utf-8", "surrogatepass")) if data is not None else None
-
-
-def context_of(data: ContextData) -> Context:
+def context_of(run: Run, calls: Sequence[ContextCall]) -> Context:
     """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
-    run = data.run
-    calls = tuple(
-        CallView(
-            call_id=call.label,
-            tool=call.tool,
-            arguments=load_result(call.arguments),
-            state=call.state,
-            result=_result(call.result),
-            error=call.error,
-            receipt=call.receipt,
-        )
-        for call in data.calls
-    )
     return Context(
         run_id=str(run.id),
         tenant=run.tenant,
         principal=run.principal,
         input=json.loads(run.request)["input"],
         turn=run.turn + 1,
-        calls=calls,
+        calls=views(calls),
         deadline=run.deadline,
     )

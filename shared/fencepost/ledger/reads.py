@@ -6,24 +6,24 @@ takes one round trip, whatever the number of subjects.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from fencepost.ledger.connect import Connection
 from fencepost.records import made
-from fencepost.subjects import Run
 
 Subject = tuple[str, UUID]
 """A tenant, and a run or call of it."""
 
 _SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
 
-_CONTEXT_CALLS = f"""
-SELECT calls.tenant, calls.run, calls.label, calls.tool, calls.arguments, calls.state, payloads.data,
-       calls.error, calls.receipt
-FROM {_SUBJECTS} JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
+_CONTEXT_CALLS = """
+SELECT calls.tenant, calls.run, calls.id, calls.turn, calls.ordinal, calls.version, calls.label, calls.tool,
+       calls.arguments, calls.state, payloads.data, calls.error, calls.receipt
+FROM unnest(%(tenants)s::text[], %(ids)s::uuid[], %(versions)s::bigint[]) AS s (tenant, id, version)
+JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
+    AND calls.version > s.version
 LEFT JOIN fencepost.payloads ON payloads.tenant = calls.tenant AND payloads.digest = calls.result
 WHERE calls.compensates IS NULL
 ORDER BY calls.turn, calls.ordinal, calls.id
@@ -45,6 +45,10 @@ class ContextCall:
 
     tenant: str
     run: UUID
+    id: UUID
+    turn: int
+    ordinal: int
+    version: int
     label: str
     tool: str
     arguments: str
@@ -52,17 +56,6 @@ class ContextCall:
     result: bytes | None
     error: str | None
     receipt: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class ContextData:
-    """All a planner's context is built from: the run, and its calls in order of turn and position in it.
-
-    Compensations are left out.
-    """
-
-    run: Run
-    calls: tuple[ContextCall, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +84,22 @@ def _split(subjects: Sequence[Subject]) -> dict[str, object]:
     return {"tenants": [tenant for tenant, _ in subjects], "ids": [subject for _, subject in subjects]}
 
 
-def plan_contexts(connection: Connection, runs: Sequence[Run]) -> list[ContextData]:
-    """The planner's data of any number of runs, as their claims left them; one statement."""
-    calls: dict[Subject, list[ContextCall]] = defaultdict(list)
-    for row in connection.execute(_CONTEXT_CALLS, _split([(run.tenant, run.id) for run in runs])):
-        calls[row[0], row[1]].append(made(ContextCall, row))
-    return [ContextData(run, tuple(calls.get((run.tenant, run.id), ()))) for run in runs]
+def context_calls(
+    connection: Connection, of: Sequence[tuple[str, UUID, int]]
+) -> dict[Subject, list[ContextCall]]:
+    """The calls of any number of runs that changed above a version (0: all of them); one statement.
+
+    In order of turn and position in it; compensations, and runs of which there is nothing, are left out.
+    """
+    columns = {
+        "tenants": [t for t, _, _ in of],
+        "ids": [r for _, r, _ in of],
+        "versions": [v for _, _, v in of],
+    }
+    calls: dict[Subject, list[ContextCall]] = {}
+    for row in connection.execute(_CONTEXT_CALLS, columns):
+        calls.setdefault((row[0], row[1]), []).append(made(ContextCall, row))
+    return calls
 
 
 def prepare(connection: Connection, subjects: Sequence[Subject]) -> dict[UUID, Prepared]:

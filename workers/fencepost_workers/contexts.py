@@ -1,0 +1,117 @@
+"""What planners are told of their runs' calls, read from the ledger for every turn, but each call only once.
+
+A turn costs what has changed since the last one, however long the run has grown. A change of a call always
+raises its version, and a run's changes are committed in the order of their versions: what a process has read
+up to one version stays true until a higher one is read. Nothing is kept but rows; views are made anew.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+from uuid import UUID
+
+from fencepost.ledger.reads import ContextCall, Subject
+from fencepost.subjects import Run
+from fencepost.tools import CallView, load_result
+
+KEPT_FROM = 16
+"""Calls from which on a run's are kept: a short history is read as fast as it is remembered."""
+MOST_BYTES = 32 * 1024 * 1024
+_CALL_BYTES = 500  # of a kept call beside its arguments and its result
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The calls of one run as last read, in order, and the version up to which they are known.
+
+    `size` is about how many bytes they take.
+    """
+
+    calls: tuple[ContextCall, ...] = ()
+    version: int = 0
+    size: int = 0
+
+    def grown(self, read: Sequence[ContextCall]) -> Known:
+        """With what has been read above `version`, in order."""
+        if not read:
+            return self
+        version = max(self.version, *(call.version for call in read))
+        if not self.calls or _place(self.calls[-1]) < _place(read[0]):  # all of them are new
+            return Known((*self.calls, *read), version, self.size + _size(read))
+        calls = {call.id: call for call in (*self.calls, *read)}
+        ordered = tuple(sorted(calls.values(), key=_place))
+        return Known(ordered, version, _size(ordered))
+
+
+def _place(call: ContextCall) -> tuple[int, int, UUID]:
+    return call.turn, call.ordinal, call.id
+
+
+def _size(calls: Iterable[ContextCall]) -> int:
+    return sum(_CALL_BYTES + len(call.arguments) + len(call.result or b"") for call in calls)
+
+
+_NOTHING = Known()
+
+
+class Contexts:
+    """The calls of long runs this process has read, the least recently asked for dropped beyond a limit."""
+
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self._most = most_bytes
+        self._kept: OrderedDict[Subject, Known] = OrderedDict()
+        self._total = 0
+        self._lock = threading.Lock()
+
+    def known(self, run: Run) -> Known:
+        """What needs not be read again."""
+        with self._lock:
+            return self._kept.get((run.tenant, run.id), _NOTHING)
+
+    def keep(self, run: Run, known: Known) -> None:
+        """Remember what has been read; never less than is remembered already."""
+        if len(known.calls) < KEPT_FROM:
+            return
+        key = run.tenant, run.id
+        with self._lock:
+            before = self._kept.pop(key, _NOTHING)
+            newest = max(before, known, key=lambda one: one.version)
+            self._kept[key] = newest
+            self._total += newest.size - before.size
+            while self._total > self._most:
+                self._total -= self._kept.popitem(last=False)[1].size
+
+
+class _View(CallView):
+    """A view whose JSON is parsed when it is first looked at: most planners look at their last few calls."""
+
+    def __init__(self, call: ContextCall) -> None:
+        self.__dict__.update(
+            call_id=call.label,
+            tool=call.tool,
+            state=call.state,
+            error=call.error,
+            receipt=call.receipt,
+            _call=call,
+        )
+
+    @cached_property
+    def arguments(self) -> Any:
+        """As stored."""
+        return load_result(self.__dict__["_call"].arguments)
+
+    @cached_property
+    def result(self) -> Any:
+        """As stored, None where there is none."""
+        data = self.__dict__["_call"].result
+        return load_result(bytes(data).decode("utf-8", "surrogatepass")) if data is not None else None
+
+
+def views(calls: Iterable[ContextCall]) -> tuple[CallView, ...]:
+    """One view per call, of their own: what a planner does to one is seen by no other turn."""
+    return tuple(_View(call) for call in calls)
