@@ -138,7 +138,8 @@ class Stage:
 
     @contextmanager
     def client(self, role: str) -> Iterator[Client]:
-        with Client(self.fleet.database.dsns[role], self.fleet.valkey.url()) as client:
+        broker = self.fleet.env(role)["FENCEPOST_REDIS_URL"]  # over a wire, where the fleet has one
+        with Client(self.fleet.database.dsns[role], broker) as client:
             yield client
 
     def cancel(self, run: UUID) -> None:

@@ -18,7 +18,9 @@ SHORT = {
 
 
 class RoutedFleet(Fleet):
-    """Every process of it goes through `redis` and `ledger`; tests themselves reach the servers directly."""
+    """Every process of it goes through `redis` and `ledger`, and so does what the tests' clients ring with;
+    whatever else a test asks it asks the servers directly.
+    """
 
     def __init__(self, options: FleetOptions) -> None:
         super().__init__(options)
