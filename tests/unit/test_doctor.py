@@ -268,9 +268,12 @@ def fleet(
     found: Overview,
     sessions: dict[str, int] | Unread | None = None,
     lengths: dict[str, int] | None = None,
+    *,
+    reached: bool = True,
 ) -> list[Finding]:
     connected = {"fencepost relay": 2} if sessions is None else sessions
-    return judge_fleet(found, connected, lengths or {}, intake="in", limits=Ages(10 * S, 40 * S))
+    said = (lengths or {}) if reached else None
+    return judge_fleet(found, connected, said, intake="in", limits=Ages(10 * S, 40 * S))
 
 
 def queue(name: str, due: int, oldest_s: float) -> QueueInfo:
@@ -331,6 +334,12 @@ def test_a_worker_that_does_not_work_is_no_worker(found: Overview, says: str) ->
     assert first == (Level.WARNING, "no planner works: what needs one will wait")
     assert second[0] is Level.WARNING
     assert says in second[1]
+
+
+def test_no_length_is_made_up_for_a_redis_that_was_not_reached() -> None:
+    told = [finding.says for finding in fleet(FLEET, reached=False)]
+    assert "1 planner; 0 steps due, its queue unknown" in told
+    assert not [says for says in told if "message" in says]
 
 
 def test_an_intake_that_works_is_no_finding() -> None:

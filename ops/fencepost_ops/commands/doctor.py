@@ -104,7 +104,7 @@ def _judged(
     yield from judge_fleet(
         postgres.fleet,
         postgres.sessions,
-        redis.lengths if redis is not None else {},
+        redis.lengths if redis is not None else None,
         intake=settings.intake_queue,
         limits=ages(settings),
     )

@@ -21,19 +21,21 @@ LONG_QUEUE: Final = 1000
 def judge_fleet(
     found: Overview,
     sessions: Mapping[str, int] | Unread,
-    lengths: Mapping[str, int],
+    lengths: Mapping[str, int] | None,
     *,
     intake: str,
     limits: Ages,
 ) -> list[Finding]:
-    """Workers, relays, queues and the outbox. `lengths` are those of the queues in Redis, by name."""
+    """Workers, relays, queues and the outbox. `lengths` are those of the queues in Redis, by name; None where
+    it could not be asked.
+    """
     roles = states_by_role(found, limits)
     working = {role: states["alive"] + states["busy"] for role, states in roles.items()}
     due = {queue.queue: queue.due for queue in found.queues}
     return [
         *_relays(sessions),
         *(finding for role in map(str, Queue) for finding in _workers(role, working, due, lengths)),
-        *_intake(intake, sessions, lengths.get(intake, 0)),
+        *_intake(intake, sessions, (lengths or {}).get(intake, 0)),
         *_sick({s: sum(states[s] for states in roles.values()) for s in ("silent", "stalled")}, limits),
         *_outbox(found),
         *_people(found),
@@ -54,12 +56,13 @@ def _relays(sessions: Mapping[str, int] | Unread) -> Iterator[Finding]:
 
 
 def _workers(
-    role: str, working: Mapping[str, int], due: Mapping[str, int], lengths: Mapping[str, int]
+    role: str, working: Mapping[str, int], due: Mapping[str, int], lengths: Mapping[str, int] | None
 ) -> Iterator[Finding]:
-    count, waiting, length = working.get(role, 0), due.get(role, 0), lengths.get(role, 0)
+    count, waiting, length = working.get(role, 0), due.get(role, 0), (lengths or {}).get(role, 0)
+    queue = "its queue unknown" if lengths is None else f"{_count(length, 'message')} in its queue"
     if count == 0 and (waiting or length):
         yield _AREA.problem(
-            f"no {role} works; {_count(waiting, 'step')} due, {_count(length, 'message')} in its queue",
+            f"no {role} works; {_count(waiting, 'step')} due, {queue}",
             f"start one: python -m fencepost_workers {role}",
         )
     elif count == 0:
@@ -72,9 +75,7 @@ def _workers(
             f"start more {role}s",
         )
     else:
-        yield _AREA.ok(
-            f"{_count(count, role)}; {_count(waiting, 'step')} due, {_count(length, 'message')} in its queue"
-        )
+        yield _AREA.ok(f"{_count(count, role)}; {_count(waiting, 'step')} due, {queue}")
 
 
 def _intake(queue: str, sessions: Mapping[str, int] | Unread, length: int) -> Iterator[Finding]:
