@@ -28,8 +28,8 @@ chaos: setup ## every fault point thrice, seeded strikes with weather, a hostile
 	$(call step,fault points,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/test_faults.py,Run one alone with -k NAME -x)
 	$(call step,chaos,$(BIN)/fencepost chaos --seeds 3 --runs 200 $(ARGS),The same seed gives the same plan again)
 	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
-	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather,Run one alone with -k NAME -x)
-	$(call step,backlog,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/integration/relay,Run one alone with -k NAME -x)
+	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather tests/acceptance/test_hostile.py tests/acceptance/test_liveness.py,Run one alone with -k NAME -x)
+	$(call step,backlog,$(BIN)/python -m fencepost_ops.bench_backlog,See what is left and what was published beyond need)
 
 .PHONY: test
 test: lint ## everything that must pass: lint, types, import contracts, all tests

@@ -23,6 +23,7 @@ from fencepost.ledger.abandoned import abandoned
 from fencepost.testing import FAULTS, POINTS, FaultInjected
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step, until
+from tests.acceptance.weather import LONG
 
 _numbers = itertools.count(1)
 
@@ -50,7 +51,6 @@ BACKWARD = {
     "reconciler": (*RECONCILER, INSIDE, "sweep.after_look"),
 }
 PRODUCER = ("enqueue.before_commit", "enqueue.after_commit")
-WHOLE = bool(os.environ.get("FENCEPOST_CHAOS"))
 PRODUCE = """
 import sys
 from datetime import timedelta
@@ -85,12 +85,12 @@ def rounds(points: dict[str, tuple[str, ...]]) -> list[tuple[Struck, ...]]:
         tuple(
             Struck(role, at[n % len(at)], ACTIONS[(n + other + shift) % len(ACTIONS)])
             for other, (role, at) in enumerate(points.items())
-            if WHOLE or n < len(at)
+            if LONG or n < len(at)
         )
-        for shift in range(len(ACTIONS) if WHOLE else 1)
+        for shift in range(len(ACTIONS) if LONG else 1)
         for n in range(longest)
     ]
-    return singles if WHOLE else [sum(singles[n : n + 2], ()) for n in range(0, longest, 2)]
+    return singles if LONG else [sum(singles[n : n + 2], ()) for n in range(0, longest, 2)]
 
 
 def named(faults: tuple[Struck, ...]) -> str:

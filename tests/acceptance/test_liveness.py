@@ -20,7 +20,10 @@ from fencepost_ops.fleet import Fleet, FleetOptions
 from tests.acceptance.books import read_deeds
 from tests.acceptance.conftest import HOSTILE, checked
 from tests.acceptance.stage import ROLES, Stage, staged, step, until
+from tests.acceptance.weather import LONG, patient
 from tests.acceptance.weather.proxy import Proxy
+
+pytestmark = patient
 
 _numbers = itertools.count(1)
 
@@ -37,7 +40,6 @@ ENV_OF = {
     "reconciler": {"FENCEPOST_STALL_S": str(STALL_S)},
     "dispatcher-1": {"FENCEPOST_SLOTS": "2"},
 }
-LONG = "FENCEPOST_TEST_LONG" in os.environ
 ROUNDS = 5 if LONG else 2
 """How often every worker is restarted."""
 DEATHS = 5 if LONG else 1
