@@ -80,6 +80,16 @@ class Backlog:
     longest_pass_ms: int
     samples: tuple[Sample, ...]
 
+    @property
+    def problems(self) -> list[str]:
+        """Why this is no backlog that drains without a storm, one sentence each; empty if it is one."""
+        found = []
+        if self.left:
+            found.append(f"{self.left} runs were not done in {self.drained_s:.0f} s")
+        if self.beyond > self.rows // 10:
+            found.append(f"{self.beyond} publications more than needed, for {self.rows} runs")
+        return found
+
 
 class _Watch:
     """Looks at a fleet every so often."""
@@ -222,11 +232,21 @@ def _until(watch: _Watch, end: float, every_s: float, rows: int) -> bool:
 def backlog(
     rows: int, wait_s: float, drain_s: float, relays: int, every_s: float, old: bool, as_json: bool
 ) -> None:
-    """Measure what a backlog costs while it waits and while it drains."""
+    """Measure what a backlog costs while it waits and while it drains.
+
+    Exit code 1 if runs are left, or a tenth as many publications as runs were not needed.
+    """
     found = measure(rows, wait_s, drain_s, relays, every_s, old=old)
     if as_json:
         print_json(found)
-        return
+    else:
+        _print(found)
+    for problem in found.problems:
+        click.echo(f"FAILED: {problem}", err=True)
+    sys.exit(bool(found.problems))
+
+
+def _print(found: Backlog) -> None:
     lines = [
         (
             f"{one.at_s:.0f} s",
