@@ -33,11 +33,12 @@ from fencepost_relay.silence import LOWER, WORKERS, Stamp, judge_silence, uninte
 from fencepost_relay.taking import (
     TAKE_AGAIN,
     TAKE_FRESH,
-    THOROUGH_SHARE,
+    THOROUGH_WITHIN_S,
     Floor,
     Row,
     Sent,
     lists,
+    pause_after,
 )
 
 log = logging.getLogger("fencepost.relay")
@@ -129,10 +130,16 @@ class Relay:
         fault("relay.after_judge")
         newly, self._dead = tuple(token for token in dead if token not in self._dead), dead
         if newly or now >= self._lower_at:
-            self._execute(LOWER, {"dead": list(dead)})
-            # Under an old transaction it walks through all that a worker ever held.
+            # Under an old transaction it walks through all that a worker ever held: what it does not come to
+            # an end with falls due by its deadline.
+            try:
+                self._execute(LOWER, {"dead": list(dead)})
+            except Unreachable as error:
+                if not _too_slow(error):
+                    raise
+                log.warning("rows of ended workers wait for their deadlines; see fencepost doctor")
             ended = self._clock()
-            self._lower_at = ended + THOROUGH_SHARE * (ended - now)
+            self._lower_at = ended + pause_after(ended - now)
         return newly
 
     def _measure(self, *, anew: bool) -> None:
@@ -157,8 +164,11 @@ class Relay:
         began = self._floor.begins(asked)
         look_again = began is None or self._more_again
         self._measure(anew=look_again)
-        again = self._take_again(max(1, limit // len(QUEUES))) if look_again else []
-        found = self._take_fresh(began, limit)
+        again, slow = self._take_again(max(1, limit // len(QUEUES))) if look_again else ([], False)
+        if slow:
+            self._floor = self._hasty()
+            began = self._floor.after
+        found, began = self._take_fresh(began, limit)
         fresh, at, next_due_in = _rows(found), found[0].now, found[0].next_due_in
         more = len(fresh) == limit
         ended = self._clock()
@@ -170,30 +180,45 @@ class Relay:
         at_once = (more or self._more_again) and not self._refused
         return again + fresh, at, timedelta(0) if at_once else next_due_in
 
-    def _take_fresh(self, began: datetime | None, limit: int) -> list[Any]:
+    def _take_fresh(self, began: datetime | None, limit: int) -> tuple[list[Any], datetime | None]:
+        """Fresh rows, and from where on they were looked for."""
+
+        def taken(after: datetime | str) -> list[Any]:
+            return self._taken(TAKE_FRESH, limit, {"after": after, "ahead": self._ahead})
+
         try:
-            return self._taken(TAKE_FRESH, limit, {"after": began or "-infinity", "ahead": self._ahead})
+            return taken(began or "-infinity"), began
         except Unreachable as error:
-            if began is None and isinstance(error.__cause__, psycopg.errors.QueryCanceled):
-                self._floor = self._hasty()
-            raise
+            if began is not None or not _too_slow(error):
+                raise
+        self._floor = self._hasty()
+        began = self._floor.after
+        return taken(began or "-infinity"), began
 
     def _hasty(self) -> Floor:
         """After a thorough look that took too long: what is recent is looked for meanwhile."""
         log.warning("the outbox is full of dead rows; is a transaction open since long? see fencepost doctor")
         now = self._query("SELECT fencepost.now() AS now", {})[0].now
-        return Floor(now - HASTY, self._clock() + THOROUGH_SHARE * STATEMENT_S)
+        return Floor(now - HASTY, self._clock() + THOROUGH_WITHIN_S)
 
-    def _take_again(self, limit: int) -> list[Row]:
-        """Rows whose message has left its queue and that nobody has claimed."""
+    def _take_again(self, limit: int) -> tuple[list[Row], bool]:
+        """Rows whose message has left its queue and that nobody has claimed; whether a look took too long."""
         rows: list[Row] = []
         self._more_again = False
-        for queue, until in self._until.items():
-            if until is not None:
+        for queue, until in list(self._until.items()):
+            if until is None:
+                continue
+            try:
                 found = _rows(self._taken(TAKE_AGAIN, limit, {"queue": queue, "until": until}))
-                self._more_again = self._more_again or len(found) == limit
-                rows += found
-        return rows
+            except Unreachable as error:
+                if not _too_slow(error):
+                    raise
+                self._until[queue] = self._until.pop(queue)  # the next time the others come first
+                self._more_again = False
+                return rows, True
+            self._more_again = self._more_again or len(found) == limit
+            rows += found
+        return rows, False
 
     def _taken(self, statement: str, limit: int, values: Mapping[str, Any]) -> list[Any]:
         delays = [republish_delay(count, self._republish) for count in range(MOST_DOUBLINGS + 1)]
@@ -263,9 +288,11 @@ class Relay:
             raise self._failed(error) from error
 
     def _failed(self, error: psycopg.Error) -> FencepostError:
+        self._floor = Floor()
+        if isinstance(error, psycopg.errors.QueryCanceled):  # the session is as good as before
+            return Unreachable(f"Postgres is too slow for the relay: {error}")
         self._drop_session()
         self._looked = None
-        self._floor = Floor()
         known = translate(error, self._dsn)
         if isinstance(known, FencepostError):
             return known
@@ -277,6 +304,10 @@ class Relay:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _too_slow(error: Unreachable) -> bool:
+    return isinstance(error.__cause__, psycopg.errors.QueryCanceled)
 
 
 def _rows(found: Sequence[Any]) -> list[Row]:

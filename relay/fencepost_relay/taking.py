@@ -4,7 +4,7 @@ A row is *fresh* while no queue can hold it: new, handed back, or failed. Fresh 
 pass, from where the last one ended, so that neither a backlog nor the dead tuples of an old transaction are
 walked through again and again. What came to lie below that place (a transaction committed late, a lock was
 given up, the clock was set back) is found by the next *thorough* look, which begins at the beginning, once a
-second, or so rarely that it takes a twentieth of the time.
+second, or so rarely that it takes a twentieth of the time, but every forty seconds at least.
 
 A row published before is taken again when its pause is over and its message cannot be in its queue any more.
 Queues are first in, first out: of the messages this relay has sent, a queue of N can hold the last N, and no
@@ -27,6 +27,7 @@ LAG: Final = timedelta(milliseconds=500)
 """How long before a pass a transaction may have begun whose rows the next pass still sees."""
 THOROUGH_EVERY_S: Final = 1.0
 THOROUGH_SHARE: Final = 20  # a thorough look waits for this many times as long as the last one took
+THOROUGH_WITHIN_S: Final = 40.0  # but no longer: a relay that was frozen while it looked was not slow
 _APART: Final = timedelta(milliseconds=100)  # two points of a history are further apart than this
 _POINTS: Final = 5000
 
@@ -63,6 +64,11 @@ TAKE_AGAIN: Final = _TAKE.format(
     " AND publish_at <= least((SELECT now FROM clock), %(until)s::timestamptz)",
     following="NULL::interval",
 )
+
+
+def pause_after(took_s: float) -> float:
+    """How long nothing so thorough is looked for again after a look that took so long."""
+    return min(THOROUGH_SHARE * took_s, THOROUGH_WITHIN_S)
 
 
 class Row(NamedTuple):
@@ -129,7 +135,7 @@ class Floor:
             if now < began:
                 return Floor()  # the clock was set back: nothing that is due now lies above
             return Floor(after, self.thorough_at)
-        return Floor(after, at + max(THOROUGH_EVERY_S, THOROUGH_SHARE * took_s))
+        return Floor(after, at + max(THOROUGH_EVERY_S, pause_after(took_s)))
 
 
 def lists(rows: Sequence[Row], size: int) -> list[tuple[str, list[Item]]]:

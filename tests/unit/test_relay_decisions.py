@@ -115,6 +115,12 @@ def test_thorough_looks_take_a_twentieth_of_the_time_at_most() -> None:
     assert floor.begins(108.0) is None
 
 
+def test_a_relay_that_was_frozen_while_it_looked_looks_thoroughly_again_within_a_minute() -> None:
+    floor = Floor().looked(None, at(10), None, at=4000.0, took_s=3600)
+    assert floor.begins(4039.9) is not None
+    assert floor.begins(4040.0) is None
+
+
 def test_a_clock_set_back_makes_the_next_look_thorough() -> None:
     floor = Floor(at(10), thorough_at=1000.0)
     assert floor.looked(at(10), at(9.9), None, at=100.0, took_s=0.0).begins(100.0) is None

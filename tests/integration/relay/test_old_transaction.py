@@ -13,13 +13,14 @@ from fencepost_ops.local import LocalPostgres
 from fencepost_relay import relay as relays
 from fencepost_relay.publisher import QUEUES
 from fencepost_relay.relay import Relay
-from fencepost_relay.taking import LAG, TAKE_AGAIN, TAKE_FRESH
+from fencepost_relay.silence import LOWER
+from fencepost_relay.taking import LAG, TAKE_AGAIN, TAKE_FRESH, THOROUGH_WITHIN_S
 from tests.integration.relay.bench import Clock, published
 from tests.integration.relay.test_backlog import put_backlog
 from tests.integration.rows import Sql, put_row, value
 
 ROWS = 5000
-FEW, MANY = 120, 500  # pages
+FEW, MANY = 120, 360  # pages
 
 
 @pytest.fixture
@@ -83,3 +84,49 @@ def test_a_pass_looks_at_few_pages_however_many_dead_rows_there_are(
     assert published(raw) == [str(new)]
     # Nothing is old enough to be published again, and most of what died was to be later.
     assert pages(dsn, TAKE_AGAIN, queue="planner", until="infinity") <= FEW
+
+
+def ends_too_late(relay: Relay, monkeypatch: pytest.MonkeyPatch, slow: Callable[[str, Any], bool]) -> None:
+    """Have Postgres end what is slow, as it would among millions of dead rows, only sooner."""
+    execute = relay._execute
+
+    def bounded(statement: str, values: Any) -> Any:
+        if not slow(statement, values):
+            return execute(statement, values)
+        execute("SET statement_timeout = '20ms'", {})
+        try:
+            return execute("SELECT pg_sleep(9)", {})
+        finally:
+            execute("RESET statement_timeout", {})
+
+    monkeypatch.setattr(relay, "_execute", bounded)
+
+
+@pytest.mark.parametrize(
+    "slow",
+    [
+        lambda statement, _: statement == LOWER,
+        lambda statement, values: statement == TAKE_FRESH and values["after"] == "-infinity",
+        lambda statement, values: statement == TAKE_AGAIN and values["queue"] == "planner",
+    ],
+    ids=["silence", "fresh", "again"],
+)
+def test_a_look_that_takes_too_long_holds_up_no_other(
+    sql: Sql,
+    raw: redis.Redis,
+    make_relay: Callable[..., Relay],
+    monkeypatch: pytest.MonkeyPatch,
+    slow: Callable[[str, Any], bool],
+) -> None:
+    clock = Clock()
+    relay = make_relay(clock=clock)
+    relay.run_once()
+    ends_too_late(relay, monkeypatch, slow)
+    new, lost = put_row(sql), put_row(sql, queue="dispatcher", due_in="-1 h")
+    sql.execute("UPDATE fencepost.outbox SET publish_count = 1 WHERE subject = %s", [lost])
+
+    for _ in range(2):
+        clock.now += THOROUGH_WITHIN_S + 1
+        relay.run_once()
+
+    assert (published(raw), published(raw, "dispatcher")) == ([str(new)], [str(lost)])
