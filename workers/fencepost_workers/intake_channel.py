@@ -62,7 +62,8 @@ for i = 1, #KEYS - 2 do
       ours, was = pcall(cjson.decode, item)
     end
     if ours and type(was) == 'table' and type(was.headers) == 'table' and type(was.body) == 'string'
-       and (was.headers['fencepost-entry'] == 'text' or was.headers['fencepost-entry'] == 'hex') then
+       and (was.headers['fencepost-entry'] == 'text' or was.headers['fencepost-entry'] == 'hex')
+       and not string.find(was.body, '[\128-\255]') then  -- of ours none holds such bytes
       item, form = was.body, was.headers['fencepost-entry']
     elseif string.find(item, '[\128-\255]') then
       item = string.gsub(item, '.', function (c) return string.format('%02x', string.byte(c)) end)
