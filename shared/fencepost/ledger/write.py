@@ -193,10 +193,10 @@ _OPERATIONS_EXACTLY = _exactly(UPDATE_OPERATIONS)
 
 def write(connection: Connection, batch: Writing, now: datetime) -> None:
     """Write and commit. Psycopg errors for what the guards refuse, `CountMismatchError` for lost rows."""
-    _write_history(connection, batch)
-    _write_rows(connection, batch, now)
-    _write_outbox(connection, batch, now)
-    try:
+    try:  # any of these may be told what became of those before
+        _write_history(connection, batch)
+        _write_rows(connection, batch, now)
+        _write_outbox(connection, batch, now)
         connection.commit()
     except psycopg.errors.DivisionByZero as error:
         raise CountMismatchError("fewer rows were there to be written than were locked") from error
