@@ -92,6 +92,13 @@ class Settings(BaseSettings):
             raise ValueError("it begins with redis://, rediss:// or unix://")
         return url
 
+    @property
+    def visibility_timeout_s(self) -> int:
+        """Seconds after which the broker delivers anew what nobody has acknowledged. The shortest of all
+        consumers of a Redis database holds for all of them, so it is the same everywhere.
+        """
+        return 2 if self.hostile else 600
+
     def __repr_args__(self) -> Iterator[tuple[str | None, Any]]:
         for name, value in super().__repr_args__():
             yield name, redact(value) if isinstance(value, str) else value

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fencepost_workers import broker
 from fencepost_workers.hints import MOST_ITEMS, Flaw, read
 
 SUBJECT = str(UUID(int=7))
@@ -185,3 +186,12 @@ PLACES = [
 @given(st.sampled_from(PLACES).flatmap(lambda place: JSON.map(_spoil(place))))
 def test_no_part_of_a_message_raises(entry: Any) -> None:
     assert isinstance(read(entry, "planner"), dict | Flaw)
+
+
+def test_whoever_drops_an_entry_hears_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[str] = []
+    monkeypatch.setattr(broker, "heard", [lambda: heard.append("planner")])
+    transport = object.__new__(broker.Transport)
+    for _ in range(3):
+        transport._deliver({"no": "message"}, "planner")
+    assert heard == ["planner"] * 3

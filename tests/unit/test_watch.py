@@ -30,7 +30,7 @@ class Loop:
 class Bench:
     """A watch driven look by look."""
 
-    def __init__(self, held: int = 0, broken: str | None = None) -> None:
+    def __init__(self, held: int = 0, broken: str | None = None, batch_ticks: int = 0) -> None:
         self.loop = Loop()
         self.held = held
         self.broken = broken
@@ -54,6 +54,7 @@ class Bench:
             ),
             held_limit=5,
             drain_ticks=10,
+            batch_ticks=batch_ticks,
             tick_s=3600,
             patience=3,
             end=self.ended.append,
@@ -129,6 +130,16 @@ def test_a_batch_that_is_never_written_ends_the_process(watched: Bench) -> None:
         assert watched.ended == []
     watched.look(1)
     assert watched.ended == ["the committer hangs in a batch"]
+
+
+def test_a_batch_may_take_as_long_as_its_transaction_may() -> None:
+    bench = Bench(batch_ticks=module.COMMIT_PATIENCE + 50)
+    bench.batch = 1
+    bench.look(module.COMMIT_PATIENCE + 50)
+    assert bench.ended == []
+    bench.look(1)
+    assert bench.ended == ["the committer hangs in a batch"]
+    bench.watch.stop()
 
 
 def test_a_drain_has_its_time_and_then_an_end(watched: Bench) -> None:

@@ -8,6 +8,7 @@ each kind of it logged once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from queue import Empty
 from typing import TYPE_CHECKING, Any
 
@@ -35,9 +36,13 @@ log = logging.getLogger(__name__)
 _QUEUES = frozenset(map(str, Queue))
 _SHOWN = 200  # characters of what was dropped
 _logged: set[tuple[str, str]] = set()
+heard: list[Callable[[], None]] = []
+"""Called for every entry that is dropped: whoever drops hears its queue."""
 
 
 def _drop(queue: str, reason: str, entry: object) -> None:
+    for hear in heard:
+        hear()
     if (queue, reason) not in _logged:
         _logged.add((queue, reason))
         shown = ascii(entry)[:_SHOWN]

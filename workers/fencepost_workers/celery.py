@@ -46,7 +46,7 @@ class NoRetryTask(_Task):
 def configure(settings: Settings) -> dict[str, Any]:
     """The settings of every process that speaks to the broker."""
     transport = {
-        "visibility_timeout": 2 if settings.hostile else 600,
+        "visibility_timeout": settings.visibility_timeout_s,
         "unacked_restore_interval": 1 if settings.hostile else 5,
         "unacked_restore_throttle": 1,
         "unacked_mutex_expire": 30,

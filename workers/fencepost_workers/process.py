@@ -15,6 +15,7 @@ from celery import signals
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.settings import load_settings
 from fencepost.states import Queue
+from fencepost_workers import broker
 from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
@@ -54,6 +55,7 @@ class Process:
                 raise Unreachable("this process has stopped")
             if self._worker is None:
                 self._worker = Worker(load_settings(), queue)
+                broker.heard.append(self._worker.hearing.took)
             if queue not in self._steps:
                 self._worker.hearing.also(str(queue))
                 self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))

@@ -169,10 +169,11 @@ class _Stamper:
                 with _session(self.order["dsn"]) as session:
                     # First the end, from which claims are refused, then what was claimed before it.
                     session.execute(_END, self.order)
-                    session.execute(_MAKE_DUE, self.order)
-                    # A failure counts once for each publication: asking again counts nothing twice.
+                    # Before the rows, which may take all the time there is. A failure counts once for each
+                    # publication: asking again counts nothing twice.
                     if accused:
                         session.execute(self.order["fail"]["sql"], accused)
+                    session.execute(_MAKE_DUE, self.order)
                     return
             except psycopg.Error:
                 time.sleep(0.1)  # until the alarm ends it

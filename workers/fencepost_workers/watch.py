@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 TICK_S = 1.0
 PATIENCE = 30  # ticks without a sign of life; ticks, so that a process that was frozen is not blamed for it
-COMMIT_PATIENCE = 90  # ticks for one batch: it waits 60 s for Postgres to come back
+COMMIT_PATIENCE = 90  # ticks for one batch at least: it waits 60 s for Postgres to come back
 LEAVE_PATIENCE = 20  # ticks to leave in good order once what was in flight has been given its time
 IDLE_PATIENCE = 3  # ticks to hand back what was taken but not begun
 
@@ -70,7 +70,8 @@ class Watched:
 class Watch:
     """A thread that looks once a second.
 
-    At `held_limit` held threads the process is asked to end. A drain may take `drain_ticks`; one that the
+    At `held_limit` held threads the process is asked to end. One batch of the committer may take
+    `batch_ticks`, and never less than `COMMIT_PATIENCE`. A drain may take `drain_ticks`; one that the
     process began by itself ends sooner, when nothing is in flight any more.
     """
 
@@ -81,6 +82,7 @@ class Watch:
         *,
         held_limit: int,
         drain_ticks: int,
+        batch_ticks: int = COMMIT_PATIENCE,
         tick_s: float = TICK_S,
         patience: int = PATIENCE,
         end: Callable[[str], None] = end_at_once,
@@ -90,6 +92,7 @@ class Watch:
         self._of = of
         self._held_limit = held_limit
         self._drain_ticks = drain_ticks
+        self._batch_limit = max(batch_ticks, COMMIT_PATIENCE)
         self._tick_s = tick_s
         self._patience = patience
         self._end = end
@@ -156,7 +159,7 @@ class Watch:
         batch = self._of.batch()
         self._batch_ticks = self._batch_ticks + 1 if batch and batch == self._batch else 0
         self._batch = batch
-        if self._batch_ticks == COMMIT_PATIENCE:
+        if self._batch_ticks == self._batch_limit:
             self._end("the committer hangs in a batch")
         held = self._of.held()
         self._crowded = self._crowded + 1 if held >= self._held_limit else 0

@@ -20,11 +20,11 @@ from fencepost.doorbell import Doorbell
 from fencepost.health import HealthFile
 from fencepost.leases import RedisLeases
 from fencepost.ledger.apply import Ledger
-from fencepost.ledger.connect import Pool
+from fencepost.ledger.connect import SILENCE, Pool
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_workers import forks
-from fencepost_workers.committer import Committer
+from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
 from fencepost_workers.pulse import Pulse
 from fencepost_workers.slots import Slots, ToolThreads
@@ -34,6 +34,7 @@ from fencepost_workers.watch import Watch, Watched, ask_to_end
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN_S = 5.0
+SPARE_S = 15.0  # what a batch may take beyond its patience and one transaction
 TRUSTED_S = 1.0  # a session used so recently is not tried first; what fails is asked again with patience
 
 
@@ -82,6 +83,7 @@ class Worker:
             self._watched(),
             held_limit=max(1, settings.slots // 2),
             drain_ticks=math.ceil(settings.drain_s),
+            batch_ticks=math.ceil(PATIENCE_S + SILENCE * settings.transaction_s + SPARE_S),
             ask=self._drain_and_end,
         )
 

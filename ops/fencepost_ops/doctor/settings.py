@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fencepost.ledger.connect import SILENCE
 from fencepost.settings import Settings
 from fencepost_ops.doctor.findings import Area, Finding
 
 _AREA = Area("settings")
+LEAVE_S = 20.0  # what a drained process may take to leave
 _LEAST_TTL_S = 2.0  # a stamp's statement may take as long
 _LEAST_STALL_S = 5.0  # a collection, a swap or a crowded machine stops a process for seconds
 
 
 def judge_settings(settings: Settings) -> list[Finding]:
     """What is wrong between the settings of this environment; of other processes it knows nothing."""
-    return list(_orders(settings)) or [_AREA.ok("the timeouts are in order")]
+    redelivery = (
+        f"the broker delivers anew after {settings.visibility_timeout_s} s, to all of this Redis alike"
+    )
+    return list(_orders(settings)) or [_AREA.ok(f"the timeouts are in order; {redelivery}")]
 
 
 def _orders(s: Settings) -> Iterator[Finding]:
@@ -53,6 +58,18 @@ def _orders(s: Settings) -> Iterator[Finding]:
             f"FENCEPOST_DEAF_S ({s.deaf_s:g} s) is not longer than FENCEPOST_BROKER_TIMEOUT_S "
             f"({s.broker_timeout_s:g} s): a worker ends before it has tried a new connection",
             "keep deafness at twice the broker's timeout at least",
+        )
+    if 0 < s.deaf_s < 2 * SILENCE * s.transaction_s:
+        yield _AREA.warning(
+            f"FENCEPOST_DEAF_S ({s.deaf_s:g} s) is shorter than two transactions that nobody answers "
+            f"(FENCEPOST_TRANSACTION_S: {s.transaction_s:g} s): a silent Postgres makes workers look deaf",
+            "keep deafness at two and a half transactions at least",
+        )
+    if s.drain_s + LEAVE_S >= s.visibility_timeout_s and not s.hostile:
+        yield _AREA.warning(
+            f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) comes near the {s.visibility_timeout_s} s after which the "
+            "broker delivers anew what an intake still holds",
+            "keep a drain well below; a message delivered twice costs time only",
         )
     if 0 < s.stall_s < _LEAST_STALL_S:
         yield _AREA.warning(
