@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +27,17 @@ from tests.acceptance.test_up import lives, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS_WITHIN_S = 120.0
+QUEUES = {"planner", "dispatcher", "reconciler", "compensator"}
+
+
+def seen_by_flower(url: str) -> set[str]:
+    """The queues of the workers that answer Flower; none while it starts."""
+    try:
+        with urllib.request.urlopen(f"{url}/api/workers?refresh=1", timeout=30) as answer:  # noqa: S310
+            workers = json.load(answer)
+    except (OSError, ValueError):
+        return set()
+    return {queue["name"] for worker in workers.values() for queue in worker.get("active_queues", ())}
 
 
 @dataclass
@@ -85,6 +98,10 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
 ) -> None:
     file = tmp_path / "result.json"
     demo = start("--runs", "60", "--seed", "7", "--json", str(file))
+    demo.read_until("its workers and queues: http")
+    demo.read_until("killed ")
+    (flower,) = re.findall(r"its workers and queues: (http://\S+)", demo.said)
+    until("Flower shows the workers of every queue", lambda: seen_by_flower(flower) == QUEUES, 60)
     demo.read_until("stopping the fleet")
     assert demo.ended() == 0, demo.said
     told = json.loads(file.read_text())

@@ -170,7 +170,7 @@ WRITES = {
 }
 MAY = {
     WORKER: ALL_READ | WRITES,
-    OPERATOR: ALL_READ | WRITES,
+    OPERATOR: ALL_READ | WRITES | {("intake_refusals", "DELETE")},
     READER: ALL_READ,
     RELAY: {("outbox", "SELECT"), ("workers", "SELECT")},
     PRODUCER: {("runs", "SELECT")},
@@ -189,12 +189,12 @@ def test_a_role_may_do_what_it_needs_and_no_more(opened: Attack, role: str) -> N
     assert granted == MAY[role]
 
 
-def test_the_relay_changes_three_columns_of_the_outbox_and_reads_no_business(
+def test_the_relay_says_when_a_row_is_published_and_that_it_fails_and_reads_no_business(
     settled: Settled, opened: Attack
 ) -> None:
     columns = [c.name for c in metadata.tables["fencepost.outbox"].columns]
     may = {c for c in columns if row_update(opened, settled.call, f"{c} = {c}", RELAY) is None}
-    assert may == {"publish_at", "publish_count", "due_at"}
+    assert may == {"publish_at", "publish_count", "due_at", "failures", "error", "dead_at"}
     for table in ("runs", "calls", "events", "payloads", "operations", "evidence"):
         assert opened.attempt(f"SELECT 1 FROM fencepost.{table}", role=RELAY) == "42501"
 
@@ -221,6 +221,12 @@ def test_a_producers_login_enqueues_and_sees_runs_and_nothing_else(
 @pytest.mark.parametrize("role", [RELAY, READER, "public"])
 def test_others_cannot_enqueue(opened: Attack, role: str) -> None:
     signature = "fencepost.enqueue_run(text,text,text,integer,text,jsonb,interval,jsonb,text,uuid)"
+    assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
+
+
+@pytest.mark.parametrize("role", [WORKER, RELAY, READER, OPERATOR, "public"])
+def test_only_a_producers_login_keeps_what_an_intake_refused(opened: Attack, role: str) -> None:
+    signature = "fencepost.refuse_intake(uuid,text,text,text,text,text)"
     assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
 
 
