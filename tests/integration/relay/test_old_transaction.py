@@ -9,6 +9,8 @@ import psycopg
 import pytest
 import redis
 
+from fencepost.ledger.connect import _BY_KEY
+from fencepost.ledger.load import LOCK_CLAIMED
 from fencepost_ops.local import LocalPostgres
 from fencepost_relay import relay as relays
 from fencepost_relay.publisher import QUEUES
@@ -84,6 +86,25 @@ def test_a_pass_looks_at_few_pages_however_many_dead_rows_there_are(
     assert published(raw) == [str(new)]
     # Nothing is old enough to be published again, and most of what died was to be later.
     assert pages(dsn, TAKE_AGAIN, queue="planner", until="infinity") <= FEW
+
+
+@pytest.mark.usefixtures("old")
+def test_a_claim_looks_at_its_own_rows_however_many_others_have_died(sql: Sql, raw: redis.Redis) -> None:
+    del raw
+    for setting in _BY_KEY.split(" -c ")[1:]:
+        sql.execute(f"SET {setting}")  # as a worker's session has it
+    work_through(sql)
+    claimed = [put_row(sql) for _ in range(100)]
+    explain = psycopg.ClientCursor(sql).execute(
+        f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {LOCK_CLAIMED}",
+        {"claim_tenants": ["shop"], "claims": claimed},
+    )
+    found = explain.fetchall()[0][0]
+    plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
+    assert plan["Actual Rows"] == 100
+    # 282 of them: a descent of the index and the row, twice. Twenty-five thousand versions of others lie about.
+    looked = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
+    assert looked <= 400
 
 
 def ends_too_late(relay: Relay, monkeypatch: pytest.MonkeyPatch, slow: Callable[[str, Any], bool]) -> None:
