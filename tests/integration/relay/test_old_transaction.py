@@ -102,7 +102,7 @@ def test_a_claim_looks_at_its_own_rows_however_many_others_have_died(sql: Sql, r
     found = explain.fetchall()[0][0]
     plan = (json.loads(found) if isinstance(found, str) else found)[0]["Plan"]
     assert plan["Actual Rows"] == 100
-    # 282 of them: a descent of the index and the row, twice. Twenty-five thousand versions of others lie about.
+    # 282: a descent of the index and the row, twice. Of others twenty-five thousand versions lie about.
     looked = plan["Shared Hit Blocks"] + plan["Shared Read Blocks"]
     assert looked <= 400
 
