@@ -65,6 +65,7 @@ def test_a_run_is_told_as_it_happens_up_to_its_end(bench: Bench, shell: Shell) -
     child = watching(shell, "o-1", "--timeout", "60s")
     told = read_until(child, "ToolResultRecorded")
     assert told.startswith(f"run {run}  key o-1 · tenant shop · planner p v1 · created ")
+    assert "?  term" not in told  # nor above RunCreated, which comes before the lease that names the process
     assert re.search(r"\n +\+\d+\.\d{3}  dispatcher h:1  term [0-9a-f]{6}/\d+\n", told)
     assert re.search(r"\n +\d+  ToolAttemptStarted +wallet\.debit 1\.0 #1 +2 s to answer\n", told)
     bench.finish(run)  # while it watches

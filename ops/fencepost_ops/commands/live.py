@@ -62,10 +62,12 @@ class Story:
 
     def lines(self, look: Look) -> Iterator[Text]:
         """What this look adds. Above the events of one change: its time, who made it, under whose term."""
+        # A change may begin before the event that names its process: a run is created by its first claim.
+        self._processes |= {
+            str(t.event.data.get("owner")): t.process for t in look.told if t.process is not None
+        }
         for told in look.told:
             event = told.event
-            if told.process is not None:
-                self._processes[str(event.data.get("owner"))] = told.process
             if (event.causation, event.recorded_at) != self._change:
                 self._change = event.causation, event.recorded_at
                 yield self._heading_of(told)
