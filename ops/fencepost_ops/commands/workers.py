@@ -55,7 +55,7 @@ def workers(session: Session, ended: bool, check: bool, as_json: bool) -> int:
                 shown(state, STYLES[state]),
                 when(worker.progress_at, now),
                 _load(worker),
-                when(worker.last_seen, now),
+                when(min(worker.last_seen, now), now),
                 worker.held,
                 spoken((worker.ended_at or now) - worker.started_at),
                 worker.token,
