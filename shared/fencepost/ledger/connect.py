@@ -62,9 +62,9 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
     except psycopg.ProgrammingError:  # libpq cannot read it, and would quote it with its password
-        raise UsageError(
-            f"{redact(dsn)!r} is no DSN of a Postgres, such as postgresql://host/database"
-        ) from None
+        # Without "://" it may be anything, also the bare password of a file that was mistaken for a DSN's.
+        shown = repr(redact(dsn)) if "://" in dsn and len(dsn) <= 500 else "what is given"
+        raise UsageError(f"{shown} is no DSN of a Postgres, such as postgresql://host/database") from None
 
 
 class Pool:
