@@ -18,6 +18,8 @@ from fencepost.errors import UsageError
 PREFIX = "FENCEPOST_"
 FILE = "_FILE"
 DAY_S = 86_400
+_LONGEST_ADDRESS = 2000
+_MOST_OF_A_FILE = 64 * 1024  # bytes
 
 # Up to the last "@": a password may hold one that nobody quoted.
 _URL_PASSWORD = re.compile(r"(://[^:@/\s]*):.*@")
@@ -29,6 +31,11 @@ _KEYWORD_PASSWORD = re.compile(
 def redact(text: str) -> str:
     """`text` with the password of every DSN in it replaced by `***`; never raises."""
     return _KEYWORD_PASSWORD.sub(r"\1=***", _URL_PASSWORD.sub(r"\1:***@", text))
+
+
+def address(text: str) -> str:
+    """A DSN or URL without its password; what is neither may be a bare password, and is not shown at all."""
+    return redact(text) if len(text) <= _LONGEST_ADDRESS and ("://" in text or "=" in text) else "***"
 
 
 class Settings(BaseSettings):
@@ -111,7 +118,9 @@ class Settings(BaseSettings):
     def described(self) -> Iterator[tuple[str, str, str]]:
         """Variable, value without passwords, and meaning of every setting."""
         for name, info in type(self).model_fields.items():
-            yield PREFIX + name.upper(), redact(str(getattr(self, name))), info.description or ""
+            value = str(getattr(self, name))
+            shown = address(value) if value and name in {"dsn", "redis_url"} else redact(value)
+            yield PREFIX + name.upper(), shown, info.description or ""
 
 
 def variable(name: str) -> str | None:
@@ -123,14 +132,21 @@ def variable(name: str) -> str | None:
         return value or None
     if value:
         raise UsageError(f"{name} and {name}{FILE} are both set; keep one of them")
+    path = Path(file)
     try:
-        text = Path(file).read_text(encoding="utf-8").rstrip("\r\n")
+        if path.exists() and not path.is_file():  # a pipe would be waited for
+            raise UsageError(f"{name}{FILE} names {file}, which is no file")
+        if path.stat().st_size > _MOST_OF_A_FILE:
+            raise UsageError(f"{name}{FILE} names {file}, which is too long to be a setting")
+        text = path.read_text(encoding="utf-8").rstrip("\r\n")
     except OSError as error:
         raise UsageError(f"{name}{FILE} names {file}, which cannot be read: {error.strerror}") from error
     except ValueError:  # its message would quote the file
         raise UsageError(f"{name}{FILE} names {file}, which is not a text in UTF-8") from None
     if not text:
         raise UsageError(f"{name}{FILE} names {file}, which is empty")
+    if "\n" in text:
+        raise UsageError(f"{name}{FILE} names {file}, which holds more than one line")
     return text
 
 

@@ -67,7 +67,7 @@ def test_what_is_set_aside_is_shown_wherever_something_waits_for_a_person(bench:
 
     (queue,) = shell.json("outbox")
     assert (queue["rows"], queue["dead"]) == (2, 1)
-    assert re.search(r"planner +2 +2 +\S+ m?s +0 +0 +1 ", shell.ok("outbox"))
+    assert re.search(r"planner +2 +1 +\S+ m?s +0 +0 +1 ", shell.ok("outbox"))
     assert f"requeue {run}" in shell("unresolved").output
     assert [one["state"] for one in shell.json("unresolved", exit_code=1)] == ["SET_ASIDE"]
     assert [one["run_key"] for one in shell.json("runs", "--stuck")] == ["o-1"]

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,8 @@ def test_a_variable_and_its_file_at_once_are_one_too_many(
         (None, "cannot be read: No such file or directory"),
         (b"\n", "is empty"),
         (b"geheim\xff", "is not a text in UTF-8"),
+        (b"geheim\nundso\n", "holds more than one line"),
+        (b"geheim" * 20_000, "is too long to be a setting"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(
@@ -148,6 +151,20 @@ def test_a_file_that_cannot_be_used_is_one_sentence(
         load_settings()
     assert str(caught.value).endswith(why)
     assert "geheim" not in str(caught.value)
+
+
+def test_a_pipe_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "dsn")
+    monkeypatch.setenv("FENCEPOST_DSN_FILE", str(tmp_path / "dsn"))
+    with pytest.raises(UsageError, match="which is no file"):
+        load_settings()
+
+
+def test_what_is_no_address_is_shown_to_nobody() -> None:
+    described = {name: shown for name, shown, _ in Settings(dsn="geheim", redis_url="").described()}
+    assert (described["FENCEPOST_DSN"], described["FENCEPOST_REDIS_URL"]) == ("***", "")
+    whole = Settings(dsn="host=db password=geheim").described()
+    assert next(shown for name, shown, _ in whole if name == "FENCEPOST_DSN") == "host=db password=***"
 
 
 def test_a_bad_value_from_a_file_is_not_shown_either(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from fencepost.leases import connect
 from fencepost.ledger import revision, tail
 from fencepost.ledger.connect import translate
 from fencepost.ledger.roles import GROUPS
-from fencepost.settings import redact
+from fencepost.settings import address, redact
 from fencepost.states import Queue
 from fencepost_ops.doctor.facts import Login, PostgresFacts, RedisFacts, Standbys, Table, Versions
 from fencepost_ops.doctor.findings import Unread
@@ -113,7 +113,7 @@ def open_postgres(dsn: str) -> Session:
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
     except psycopg.ProgrammingError:  # libpq cannot read it, and would quote it with its password
-        raise Unreachable(f"{redact(dsn)!r} is no DSN of a Postgres") from None
+        raise Unreachable(f"{address(dsn)} is no DSN of a Postgres") from None
     return session
 
 

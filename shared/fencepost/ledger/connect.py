@@ -13,7 +13,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from fencepost.errors import NotFound, Unreachable, UsageError
 from fencepost.ledger.session import Session
-from fencepost.settings import redact
+from fencepost.settings import address, redact
 
 # A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its
 # locks.
@@ -62,9 +62,9 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
     except psycopg.ProgrammingError:  # libpq cannot read it, and would quote it with its password
-        # Without "://" it may be anything, also the bare password of a file that was mistaken for a DSN's.
-        shown = repr(redact(dsn)) if "://" in dsn and len(dsn) <= 500 else "what is given"
-        raise UsageError(f"{shown} is no DSN of a Postgres, such as postgresql://host/database") from None
+        raise UsageError(
+            f"{address(dsn)} is no DSN of a Postgres, such as postgresql://host/database"
+        ) from None
 
 
 class Pool:

@@ -87,7 +87,8 @@ FROM fencepost.workers w LEFT JOIN due ON due.queue = w.role WHERE %(all)s OR w.
 ORDER BY w.ended_at IS NOT NULL, w.role, w.started_at
 """
 _QUEUES: Final = """
-SELECT queue, count(*), count(*) FILTER (WHERE due_at <= now), min(due_at) FILTER (WHERE due_at <= now),
+SELECT queue, count(*), count(*) FILTER (WHERE due_at <= now AND dead_at IS NULL),
+       min(due_at) FILTER (WHERE due_at <= now AND dead_at IS NULL),
        count(*) FILTER (WHERE worker IS NOT NULL), count(*) FILTER (WHERE publish_count > 1),
        count(*) FILTER (WHERE due_at >= %(never)s),
        min(due_at) FILTER (WHERE due_at > now AND due_at < %(never)s),
