@@ -4,11 +4,13 @@
 cannot be reached · 130 interrupted · 141 nobody reads the output any more. Passwords are never shown.
 """
 
+import errno
 import importlib
 import importlib.util
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -51,6 +53,8 @@ SECTIONS: Final = {
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
+UNREACHABLE: Final = 3
+_UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG})
 _BUG: Final = 1
 
 
@@ -103,6 +107,8 @@ class CommandLine(click.Group):
         **extra: Any,
     ) -> Any:
         """Run and exit with the code that says what came of it."""
+        if sys.stdout is None:  # closed by whoever started us
+            sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - for as long as we live
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
@@ -116,6 +122,11 @@ class CommandLine(click.Group):
             sys.exit(_say("interrupted", INTERRUPTED))
         except FencepostError as error:
             sys.exit(_say(str(error), error.exit_code))
+        except OSError as error:
+            if error.errno not in _UNWRITABLE or error.filename is not None:
+                raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the interpreter's last flush
+            sys.exit(_say(f"the output cannot be written: {error.strerror}", UNREACHABLE))
         except Exception as error:
             if "--traceback" in (args if args is not None else sys.argv[1:]):
                 raise

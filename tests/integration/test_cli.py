@@ -227,6 +227,15 @@ def test_a_reader_that_goes_away_is_no_error(bench: Bench, shell: Shell) -> None
     assert (child.returncode, err) == (cli.BROKEN_PIPE, "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device is always full here")
+def test_an_output_that_cannot_be_written_is_one_sentence(shell: Shell) -> None:
+    with Path("/dev/full").open("w") as full:
+        child = process(shell, "workers", "--json", stdout=full.fileno())
+        _, err = child.communicate(timeout=60)
+    said = "fencepost: the output cannot be written: No space left on device\n"
+    assert (child.returncode, err) == (cli.UNREACHABLE, said)
+
+
 def test_an_interrupt_is_no_traceback(bench: Bench, shell: Shell, tmp_path: Path) -> None:
     pipe = tmp_path / "orders"
     os.mkfifo(pipe)
