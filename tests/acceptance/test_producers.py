@@ -102,7 +102,9 @@ def test_one_intent_through_all_four_producers_at_once_has_one_run_and_one_effec
         list(threads.map(send, ways.all))
     with redis.Redis.from_url(taking.fleet.valkey.url()) as broker:
         # The intake answers for its message once the run is there, whoever made it.
-        until("the message taken in", lambda: not broker.exists("intake") and not broker.hlen("unacked"))
+        until(
+            "the message taken in", lambda: not broker.exists("intake") and not broker.hlen("unacked_intake")
+        )
     run = taking.value("SELECT id FROM fencepost.runs WHERE tenant = %s", taking.tenant)
     taking.sent.append(run)
     assert taking.ended(run) == ["COMPLETED"]

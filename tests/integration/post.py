@@ -2,8 +2,13 @@
 
 import base64
 import json
+import threading
+import time
 import uuid
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -92,9 +97,9 @@ class Post:
 
     def age(self) -> bool:
         """Let the visibility timeout of all that is delivered have passed."""
-        tags: Any = self.broker.zrange("unacked_index", 0, -1)
+        tags: Any = self.broker.zrange("unacked_intake_index", 0, -1)
         for tag in tags:
-            self.broker.zadd("unacked_index", {tag: 1}, xx=True)
+            self.broker.zadd("unacked_intake_index", {tag: 1}, xx=True)
         return True
 
     def length(self, queue: str) -> int:
@@ -105,7 +110,7 @@ class Post:
         """What the broker has, queued or delivered and not acknowledged."""
         with self.broker.pipeline() as both:
             both.llen("intake")
-            both.hlen("unacked")
+            both.hlen("unacked_intake")
             return sum(both.execute())
 
     def settled(self) -> None:
@@ -119,6 +124,26 @@ class Post:
         """Whether a process waits for messages."""
         waiting: Any = self.broker.client_list()
         return any(one["cmd"] == "blmove" for one in waiting)
+
+    @contextmanager
+    def pinged(self) -> Iterator[list[float]]:
+        """How long the broker took, in seconds, to answer each PING meanwhile."""
+        waits, over = [0.0], threading.Event()
+
+        def ping() -> None:
+            with redis.Redis.from_url(self.valkey.url()) as other:
+                while not over.wait(0.01):
+                    began = time.monotonic()
+                    other.ping()
+                    waits.append(time.monotonic() - began)
+
+        with ThreadPoolExecutor(1) as thread:
+            pinging = thread.submit(ping)
+            try:
+                yield waits
+            finally:
+                over.set()
+            pinging.result()
 
 
 class Producers:

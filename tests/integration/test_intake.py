@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -88,6 +89,57 @@ def test_a_run_taken_in_is_a_run_like_any_other(post: Post) -> None:
     assert post.sql("SELECT queue, generation FROM fencepost.outbox WHERE subject = %s", run) == [
         ("planner", 1)
     ]
+
+
+def test_what_a_killed_process_held_comes_back_by_itself_and_others_hold_their_own(post: Post) -> None:
+    post.settled()
+    post.broker.hset("unacked", "other", '[{"headers": {}, "properties": {}}, "", "other"]')
+    post.broker.zadd("unacked_index", {"other": 1})
+    post.door.shut()
+    try:
+        key = post.send()
+        until("a message in hand", lambda: post.length("intake") == 0)
+        os.kill(post.pid(), signal.SIGKILL)
+    finally:
+        post.door.open()
+    until("a run", lambda: post.runs(key), within_s=30)
+    post.settled()
+    # The intake's sweep has been there, and not here, where it would have moved what others hold.
+    assert post.broker.zscore("unacked_index", "other") == 1
+    post.broker.delete("unacked", "unacked_index")
+    assert len(post.runs(key)) == 1
+
+
+def test_an_entry_that_is_too_long_stops_neither_the_server_nor_the_queue(post: Post) -> None:
+    post.settled()
+    before, pid, logged = len(post.refused()), post.pid(), len(post.log.read_text())
+    forged = b'{"headers": {"fencepost-entry": "text"}, "properties": {}, "body": "a",%s}' % (
+        b"[]," * 4_000_000
+    )
+    big = [b"\xff" * 30_000_000, b"a" * 30_000_000, b"\xff" * 30_000_000, b"\xff" * 2_000_000]
+    with post.pinged() as waits:
+        post.door.shut()
+        try:
+            for item in [*big, forged, b"\xff\xfd"]:
+                post.broker.lpush("intake", item)
+            key = post.send()
+            until("all in hand", lambda: post.length("intake") == 0)
+            os.kill(pid, signal.SIGKILL)  # so that each comes once more, out of our own envelope
+        finally:
+            post.door.open()
+        until("a run", lambda: post.runs(key))
+        post.settled()
+    said = post.refused()[before:]
+    assert sorted(error for error, _ in said) == [
+        "the message has 2000000 bytes, at most 1048576 are read",
+        *3 * ["the message has 30000000 bytes, at most 12582912 are read"],
+        *2 * ["this is no message of a Celery client: send it with send_task('fencepost.intake')"],
+    ]
+    assert "\\udcff\\udcfd" in {message for _, message in said}
+    assert {len(message) for error, message in said if "30000000" in error} == {2000, 12000}
+    sys.stdout.write(f"the longest PING took {max(waits):.2f} s\n")
+    assert max(waits) < 5  # some 0.3 s; a loop over the bytes takes a minute
+    assert re.findall(r"life .* ended: .*", post.log.read_text()[logged:]) == [f"life {pid} ended: -9"]
 
 
 def test_postgres_away_holds_messages_and_a_stop_gives_them_back(post: Post) -> None:
@@ -220,7 +272,8 @@ def test_nothing_that_lies_in_the_queue_ends_the_process(post: Post) -> None:
     post.settled()
     before, pid = len(post.refused()), post.pid()
     garbage = [b"", b"\xff\xfe", b"nonsense", b"[]", b"{}", b"7", b'{"body": 1}', b"[" * 100_000]
-    forged = {"headers": {"fencepost-entry": "hex"}, "body": "no hex", "properties": None}
+    forged = {"headers": {"fencepost-entry": "hex"}, "properties": {}, "body": "no hex"}
+    garbage.append(b'{"headers": {"fencepost-entry": "cut:1:x"}, "properties": {}, "body": "no cut"}')
     garbage.append(b'{"headers": {"fencepost-entry": "text"}, "body": "\xff"}')
     post.broker.lpush("intake", *garbage, json.dumps(forged), json.dumps({**forged, "body": {}}))
     key = post.send()
@@ -231,7 +284,7 @@ def test_nothing_that_lies_in_the_queue_ends_the_process(post: Post) -> None:
         "this is no message of a Celery client: send it with send_task('fencepost.intake')"
     }
     assert sorted(message[:9] for _, message in said) == sorted(
-        ["", "\\udcff\\ud"[:9], "nonsense", "[]", "{}", "7", '{"body": ', "[[[[[[[[[", "no hex"]
+        ["", "\\udcff\\ud"[:9], "nonsense", "[]", "{}", "7", '{"body": ', "[[[[[[[[[", "no hex", "no cut"]
         + 2 * ['{"headers']
     )
     assert post.pid() == pid

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.errors import UsageError
-from fencepost_workers.intake_entry import MAX_BYTES, Binding, judged
+from fencepost.settings import Settings
+from fencepost_workers.intake import marking
+from fencepost_workers.intake_entry import MAX_BYTES, MAX_ENTRY, Binding, Cut, judged
 
 BINDING = Binding("intake", "shop", "svc:intake")
 GOOD = {"run_key": "o-1", "planner": "p", "input": {"order": 1}, "deadline_s": 300}
@@ -81,7 +83,7 @@ def test_a_message_is_known_by_its_task_id_and_its_content() -> None:
         (message("x", headers={"compression": "application/x-gzip"}), "it cannot be decompressed"),
         (b"[" * 100_000, "this is no message of a Celery client"),
         (message("x" * (MAX_BYTES + 1)), "the message has 8388609 bytes, at most 8388608 are read"),
-        (b"x" * (2 * MAX_BYTES + 1), "the message has 16777217 bytes"),
+        (b"x" * (MAX_ENTRY + 1), "the message has 12582913 bytes, at most 12582912 are read"),
         (
             asked(input=[{"a": {"__type__": "uuid", "__value__": {"hex": "x"}}}]),
             "input[0].a is a uuid in Celery's",
@@ -126,3 +128,18 @@ def test_a_binding_names_what_the_ledger_takes() -> None:
         Binding("intake", "t" * 101, "p")
     with pytest.raises(UsageError, match="principal is a text"):
         Binding("intake", "t", "")
+
+
+def test_of_an_entry_that_came_cut_the_refusal_says_the_size_and_each_is_its_own() -> None:
+    found = [judged(b"begins alike", BINDING, Cut(30_000_000, 1000, tag)) for tag in ("a", "b", "b")]
+    assert {one.error for one in found} == {"the message has 30000000 bytes, at most 1000 are read"}
+    assert {one.text for one in found} == {b"begins alike"}
+    assert len({one.id for one in found}) == 2
+
+
+def test_what_a_killed_intake_held_comes_back_in_a_minute_and_apart_from_what_others_hold() -> None:
+    options = marking(Settings(hostile=False))
+    assert options["visibility_timeout"] == 60
+    assert marking(Settings(hostile=True))["visibility_timeout"] == 2
+    names = [options[f"unacked{part}_key"] for part in ("", "_index", "_mutex")]
+    assert len({*names, "unacked", "unacked_index", "unacked_mutex"}) == 6

@@ -6,6 +6,8 @@
 The one exception to R1: such a message is the only copy there is. So it is acknowledged once its run is
 committed or, where it can be none, once it lies in `fencepost intake` for a person. Until then, with Postgres
 away or this process killed, it stays with the broker and is delivered again; its run key makes that one run.
+What a killed intake held is delivered again 60 s after it was taken, and up to 5 s more for the next sweep of
+any intake of that Redis database (another 5 s if one was killed in its sweep).
 A Redis that restarts without persistence, or is flushed, loses what is queued: where that matters, use
 `fencepost.enqueue_run` or `Client`.
 
@@ -43,8 +45,8 @@ from fencepost.ledger.connect import Pool, translate
 from fencepost.settings import Settings, load_settings, redact
 from fencepost.states import Queue
 from fencepost_workers.celery import NoRetryTask, configure
-from fencepost_workers.intake_channel import entry
-from fencepost_workers.intake_entry import Binding, Judged, judged
+from fencepost_workers.intake_channel import UNACKED, entry
+from fencepost_workers.intake_entry import Binding, Cut, Judged, judged
 
 if TYPE_CHECKING:
 
@@ -65,6 +67,9 @@ log = logging.getLogger(__name__)
 NAME: Final = "fencepost intake"
 AT_ONCE: Final = 8
 """Messages in hand at once, each with a thread and a session of Postgres; the broker keeps the others."""
+_VISIBILITY_S: Final = 60
+"""After which what is marked is delivered again. Short, since a message takes a fraction of a second and its
+run key makes two deliveries one run. A longer outage of Postgres only has messages delivered again."""
 _FIRST_PAUSE_S: Final = 0.1
 _LONGEST_PAUSE_S: Final = 2.0
 _HEALTH_EVERY_S: Final = 1.0
@@ -97,18 +102,19 @@ class Hand:
         for pool in (self._client, self._pool):  # elsewhere: whoever is interrupted may hold its lock
             threading.Thread(target=pool.close, name="stop", daemon=True).start()
 
-    def admit(self, delivery: Answerable, item: bytes) -> Callable[[], None] | None:
+    def admit(self, delivery: Answerable, item: bytes, cut: Cut | None = None) -> Callable[[], None] | None:
         """What is to be done for this delivery, in a thread; None where that is under way already."""
-        key = sha256(item).digest()  # it holds the tag it was sent with, which stays with it
+        # An entry holds the tag it was sent with, which stays with it; of one that is cut we keep our own.
+        key = sha256(cut.tag.encode() + item if cut else item).digest()
         with self._lock:
             known = self._held.setdefault(key, [])
             known.append(delivery)
-        return functools.partial(self._carry, key, item) if len(known) == 1 else None
+        return functools.partial(self._carry, key, item, cut) if len(known) == 1 else None
 
-    def _carry(self, key: bytes, item: bytes) -> None:
+    def _carry(self, key: bytes, item: bytes, cut: Cut | None) -> None:
         done = False
         try:
-            done = self._settled(judged(item, self.binding))
+            done = self._settled(judged(item, self.binding, cut))
         finally:
             with self._lock:
                 deliveries = self._held.pop(key)
@@ -214,7 +220,7 @@ class IntakeConsumer(_Consumer):
 
     def _on_message(self, message: Any) -> None:
         hand: Hand = self.app.hand
-        if (todo := hand.admit(Delivery(message, self), entry(message))) is not None:
+        if (todo := hand.admit(Delivery(message, self), *entry(message))) is not None:
             self.pool.apply_async(todo, callback=_nothing)
 
 
@@ -228,6 +234,17 @@ class Intake(Celery):
     hand: Hand
 
 
+def marking(settings: Settings) -> dict[str, Any]:
+    """The transport's options by which an intake marks what it holds, and when that is delivered again."""
+    return {
+        "visibility_timeout": min(_VISIBILITY_S, settings.visibility_timeout_s),
+        "unacked_key": UNACKED,
+        "unacked_index_key": f"{UNACKED}_index",
+        "unacked_mutex_key": f"{UNACKED}_mutex",
+        "unacked_mutex_expire": 5,  # two sweeps at once do no harm
+    }
+
+
 def application(settings: Settings, hand: Hand) -> Intake:
     """The application that fills this hand."""
     name = hand.binding.queue
@@ -235,6 +252,7 @@ def application(settings: Settings, hand: Hand) -> Intake:
     made = Intake("fencepost.intake", task_cls=NoRetryTask)
     made.hand = hand
     made.conf.update(configure(settings))
+    made.conf.broker_transport_options.update(marking(settings))
     made.conf.update(
         task_acks_late=True,
         task_queues=[BrokerQueue(name, Exchange(name, type="direct"), routing_key=name)],

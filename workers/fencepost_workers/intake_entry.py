@@ -27,6 +27,8 @@ from fencepost.tools import OnStop
 TASK: Final = "fencepost.intake"
 MAX_BYTES: Final = 8 * 1024 * 1024
 """Of one message, unpacked: an input of 1 MiB with every letter escaped, and room."""
+MAX_ENTRY: Final = MAX_BYTES * 3 // 2
+"""Of one as it lies in the queue: such a message in base64, and its envelope."""
 _NAMESPACE: Final = UUID("6f1b9a52-7c1d-5e0e-9a44-0d6a3a2f5c11")
 _REQUIRED: Final = ("run_key", "planner", "input", "deadline_s")
 _FIELDS: Final = (*_REQUIRED, "version", "budget", "on_stop")
@@ -53,6 +55,17 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Cut:
+    """That of an entry only the first bytes came: how many it had, how many are read, and what tells it from
+    others that begin alike.
+    """
+
+    size: int
+    limit: int
+    tag: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
     """A message, known by its queue, task id and content, and the request it is, or why it is none."""
 
@@ -62,16 +75,18 @@ class Judged:
     error: str = ""
 
 
-def judged(item: bytes, binding: Binding) -> Judged:
+def judged(item: bytes, binding: Binding, cut: Cut | None = None) -> Judged:
     """What an entry asks for. Never raises for anything an entry may hold."""
     task_id, text = "", item
+    if cut is not None:
+        return Judged(_identity(binding.queue, cut.tag, item), item, None, _too_long(cut.size, cut.limit))
     try:
-        if len(item) > 2 * MAX_BYTES:
-            raise UsageError(_too_long(len(item)))
+        if len(item) > MAX_ENTRY:
+            raise UsageError(_too_long(len(item), MAX_ENTRY))
         headers, text = _opened(item)
         task_id = str(headers.get("id", ""))
         if len(text) > MAX_BYTES:
-            raise UsageError(_too_long(len(text)))
+            raise UsageError(_too_long(len(text), MAX_BYTES))
         request = _request(_asked(headers, text), binding)
     except (UsageError, BadJson) as error:
         return Judged(_identity(binding.queue, task_id, text), text, None, str(error))
@@ -83,8 +98,8 @@ def _identity(queue: str, task_id: str, text: bytes) -> UUID:
     return uuid5(_NAMESPACE, json.dumps([queue, task_id, sha256(text).hexdigest()]))
 
 
-def _too_long(size: int) -> str:
-    return f"the message has {size} bytes, at most {MAX_BYTES} are read"
+def _too_long(size: int, limit: int) -> str:
+    return f"the message has {size} bytes, at most {limit} are read"
 
 
 def _opened(item: bytes) -> tuple[Mapping[str, Any], bytes]:
