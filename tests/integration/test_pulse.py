@@ -398,6 +398,7 @@ def test_nobody_but_its_worker_is_killed(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_killed_pulse_is_noticed_and_the_worker_returns_under_a_new_token(sql: Sql, dsn: str) -> None:
     with Pulse(dsn, "planner", TTL) as pulse:
         first, pid = pulse.token, pulse_pid(pulse)
+        claimed(sql, first)
         assert pulse.alive()
         assert pulse.ensure() == first
 

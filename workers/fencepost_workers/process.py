@@ -62,8 +62,9 @@ class Process:
                 if queue is Queue.RECONCILER:
                     settings = self._worker.settings
                     republish = timedelta(seconds=settings.republish_s)
+                    ttl = timedelta(seconds=settings.worker_ttl_s)
                     self._sweeper = Sweeper(
-                        self._worker.pool, self._worker.ledger, settings.sweep_s, republish
+                        self._worker.pool, self._worker.ledger, settings.sweep_s, republish, ttl
                     )
             return self._steps[queue]
 

@@ -41,6 +41,8 @@ from fencepost_workers.pulse_program import BYE, END_WITHIN_S, STAMPED
 from fencepost_workers.suspects import Suspects
 
 START_WITHIN_S: Final = 5.0
+LEAVE_WITHIN_S: Final = 0.2  # how soon a wait for a stamp notices that the worker ends
+SPENT: Final = 8  # earlier tokens of this worker that a new pulse is told of; others the sweep ends
 TO_BEGIN: Final = (
     4  # times as long for a process that has not said a word: on a crowded machine it still starts
 )
@@ -81,6 +83,8 @@ class Pulse:
         self._child: _Child | None = None
         self._token = ""
         self._stamped = False
+        self._spent: list[str] = []
+        self._leaving = threading.Event()
         _PULSES.add(self)
         try:
             self.ensure()
@@ -108,6 +112,8 @@ class Pulse:
         with self._lock:
             if self.alive():
                 return self._token
+            if self._leaving.is_set():
+                raise Unreachable("this worker is ending; it gets no other pulse")
             patience = 0.0
             if self._child is None or not self._child.running():
                 self._start()
@@ -123,6 +129,10 @@ class Pulse:
         child = self._child
         if child is not None:
             child.tell({"progress": progress, "busy": busy, "slots": slots, "draining": draining})
+
+    def leave(self) -> None:
+        """From now on no other process takes this one's place; whoever waits for one gives up soon."""
+        self._leaving.set()
 
     def close(self) -> None:
         """End cleanly: the worker is marked as ended, rows it still holds are due. At most five seconds."""
@@ -140,10 +150,12 @@ class Pulse:
     def _start(self) -> None:
         if self._child is not None:
             self._child.end()
+        if self._token:
+            self._spent.append(self._token)
         self._token, self._stamped = secrets.token_hex(16), False
-        self._child = _Child(self.suspects.descriptor)
+        self._child = _Child(self.suspects.descriptor, self._leaving)
         worker = {"token": self._token, "host": socket.gethostname(), "pid": os.getpid()}
-        self._child.tell(self._order | worker)
+        self._child.tell(self._order | worker | {"spent": self._spent[-SPENT:]})
 
     def _await_stamp(self, patience: float) -> None:
         said = self._child.hear(patience) if self._child else b""
@@ -156,7 +168,8 @@ class Pulse:
 class _Child:
     """The process as its worker sees it: two pipes and something to wait for."""
 
-    def __init__(self, page: int) -> None:
+    def __init__(self, page: int, leaving: threading.Event) -> None:
+        self._leaving = leaving
         theirs_in, ours_in = os.pipe()  # neither end survives an exec, except where Popen hands it on
         ours_out, theirs_out = os.pipe()
         os.set_blocking(ours_in, False)  # a pulse that hangs must not hang its worker
@@ -185,11 +198,16 @@ class _Child:
                 self.pipe.write(json.dumps(order).encode() + b"\n")
 
     def hear(self, patience: float) -> bytes:
-        """What it said, up to its stamp, its end, or the end of our patience (seconds)."""
+        """What it said, up to its stamp, its end, our worker's, or the end of our patience (seconds)."""
         said, began = b"", time.monotonic()
         with selectors.DefaultSelector() as ready:
             ready.register(self.voice, selectors.EVENT_READ)
-            while ready.select(max(0.0, began + patience * (1 if said else TO_BEGIN) - time.monotonic())):
+            while True:
+                left = began + patience * (1 if said else TO_BEGIN) - time.monotonic()
+                if not ready.select(min(LEAVE_WITHIN_S, max(0.0, left))):
+                    if left <= LEAVE_WITHIN_S or self._leaving.is_set():
+                        break
+                    continue
                 chunk = self.voice.read(4096)
                 said += chunk
                 if not chunk or said.endswith(STAMPED):

@@ -42,6 +42,15 @@ WHERE token = %(token)s AND ended_at IS NULL
 _END: Final = """
 UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = %(token)s AND ended_at IS NULL
 """
+# Not while it holds a row that is not due: that item still runs in this very worker, and the relays judge it.
+_END_SPENT: Final = """
+UPDATE fencepost.workers AS w SET ended_at = fencepost.now()
+WHERE token = ANY(%(spent)s::text[]) AND ended_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM fencepost.outbox o WHERE o.worker = w.token AND o.due_at > (SELECT fencepost.now()))
+"""
+_OPEN: Final = """
+SELECT token FROM fencepost.workers WHERE token = ANY(%(spent)s::text[]) AND ended_at IS NULL
+"""
 # SKIP LOCKED: never waits for, nor deadlocks with, a change in progress; a later look finds the rest.
 _MAKE_DUE: Final = """
 WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
@@ -112,6 +121,7 @@ class _Stamper:
                     self._register(session)
                     while self._stamp(session) or self.leaving:
                         self.failing = False
+                        self._end_spent(session)
                         self.heard.changed.wait(self.order["ttl_s"] / 3)
                 # Our row is gone, or somebody else ended it: the worker must come back under a new token.
                 os._exit(1)
@@ -122,6 +132,12 @@ class _Stamper:
     def _stamp(self, session: psycopg.Connection[Any]) -> int:
         self.heard.changed.clear()
         return session.execute(_STAMP, self.order | self.heard.columns()).rowcount
+
+    def _end_spent(self, session: psycopg.Connection[Any]) -> None:
+        """The earlier tokens of our worker, whose pulses died without a word: nobody else knows they are."""
+        if self.order["spent"]:
+            session.execute(_END_SPENT, self.order)
+            self.order["spent"] = [token for (token,) in session.execute(_OPEN, self.order)]
 
     def _register(self, session: psycopg.Connection[Any]) -> None:
         if not self.registered:

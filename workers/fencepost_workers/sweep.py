@@ -1,5 +1,5 @@
 """The sweep, now and then in a reconciler's process: open subjects that have lost their outbox row get it
-back, and rows put off for longer than anything puts them off are published.
+back, rows put off for longer than anything puts them off are published, and lost workers are marked as ended.
 
 Nothing should ever lose a row: a subject without one is a run that stands still for ever. So any found is an
 alarm, which names the subjects. A row is put off too long when the clock was set back after it was published.
@@ -15,12 +15,14 @@ from datetime import timedelta
 from uuid import UUID
 
 from fencepost import commands as c
+from fencepost.clock import boottime
 from fencepost.errors import FencepostError
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.outbox import FIRST, Place, its_own, missing, replace_misplaced
 from fencepost.publication import apart
 from fencepost.testing import fault
+from fencepost_workers.lost import Lost
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,7 @@ EVERY_S = 60.0
 PAGE = 1000  # missing rows looked for by one statement
 AT_ONCE = 100  # rows re-created by one transaction
 REPUBLISH = timedelta(seconds=15)
+WORKER_TTL = timedelta(seconds=10)
 _NAMED = 5  # subjects an alarm names
 
 
@@ -70,12 +73,18 @@ class Sweeper:
     """A thread that sweeps every so many seconds until it is stopped. Outages are logged and outlived."""
 
     def __init__(
-        self, pool: Pool, ledger: Ledger, every_s: float = EVERY_S, republish: timedelta = REPUBLISH
+        self,
+        pool: Pool,
+        ledger: Ledger,
+        every_s: float = EVERY_S,
+        republish: timedelta = REPUBLISH,
+        worker_ttl: timedelta = WORKER_TTL,
     ) -> None:
         self._pool = pool
         self._ledger = ledger
         self._every_s = every_s
         self._republish = republish
+        self._lost = Lost(pool, worker_ttl)
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
         self._thread.start()
@@ -88,13 +97,17 @@ class Sweeper:
     def _run(self) -> None:
         while not self._stopped.wait(self._every_s):
             try:
-                found = sweep(self._pool, self._ledger, self._republish)
+                _tell(sweep(self._pool, self._ledger, self._republish))
             except FencepostError as error:
                 log.warning("could not look for missing outbox rows: %s", error)
             except Exception:
                 log.exception("could not look for missing outbox rows")
-            else:
-                _tell(found)
+            try:
+                self._lost.look(boottime())
+            except FencepostError as error:
+                log.warning("could not look for lost workers: %s", error)
+            except Exception:
+                log.exception("could not look for lost workers")
 
 
 def _tell(found: Swept) -> None:

@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 
 CLOSE_WITHIN_S = 5.0
 SPARE_S = 15.0  # what a batch may take beyond its patience and one transaction
+RENEW_S = 1.0  # between two looks at the pulse
+RENEW_AGAIN_S = 5.0  # after one that could not be started: each try may cost a process
 TRUSTED_S = 1.0  # a session used so recently is not tried first; what fails is asked again with patience
 
 
@@ -160,6 +162,7 @@ class Worker:
 
     def drain(self) -> None:
         """Claim nothing more."""
+        self.pulse.drain()
         self.slots.drain()
 
     def stop(self, patience_s: float) -> None:
@@ -203,6 +206,10 @@ class Pulses:
         self._ttl_s = ttl.total_seconds()
         self._lock = threading.Lock()
         self._suspected: tuple[str, float] | None = None
+        self._draining = False
+        self._closed = threading.Event()
+        self._renewer = threading.Thread(target=self._renew, name="pulses", daemon=True)
+        self._renewer.start()
 
     def token(self) -> str:
         """The token to claim under from this moment; a new one when the pulse ended. Raises `Unreachable`."""
@@ -235,8 +242,33 @@ class Pulses:
             self._pulse.close()
 
     def close(self) -> None:
-        """End the pulse."""
+        """End the pulse, for good."""
+        self._closed.set()
+        self._pulse.leave()
         self._pulse.close()
+        self._renewer.join(CLOSE_WITHIN_S)
+
+    def drain(self) -> None:
+        """A pulse that ends from now on is not replaced: nothing is claimed any more. Takes no lock."""
+        self._draining = True
+
+    def _renew(self) -> None:
+        # A thread of its own: a pulse may take long to start, and a worker may wait long for its next claim.
+        failing = False
+        while not self._closed.wait(RENEW_AGAIN_S if failing else RENEW_S):
+            if self._pulse.alive() or self._draining:
+                continue
+            try:
+                self._pulse.ensure()
+            except Exception as error:  # noqa: BLE001 - whatever it is, it must be tried again
+                if not failing and not self._closed.is_set():
+                    log.warning("the pulse of this worker ended, and there is no other yet: %s", error)
+                failing = True
+            else:
+                log.warning(
+                    "the pulse of this worker ended; worker %s takes its place", self._pulse.token[:8]
+                )
+                failing = False
 
 
 class Releaser:
