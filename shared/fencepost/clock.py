@@ -4,6 +4,8 @@ Instants are aware UTC datetimes with microseconds. What time it *is* only Postg
 measures how much of an interval is left, and nothing else.
 """
 
+import os
+import random
 import re
 import secrets
 import time
@@ -17,6 +19,10 @@ NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))", re.ASCII
 )
+# Ids must differ, not be secret. A generator of our own, which no application can seed, asks the system once
+# and not for each of thousands, giving up the interpreter every time. A fork begins one of its own.
+_random = random.Random()
+os.register_at_fork(after_in_child=_random.seed)
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
 
 
@@ -68,7 +74,7 @@ def new_id(now_ms: int, rand: int) -> UUID:
 
 def uuid7() -> UUID:
     """`new_id` from this machine's wall clock; the order is a convenience for indexes, never an argument."""
-    return new_id(time.time_ns() // 1_000_000, secrets.randbits(74))
+    return new_id(time.time_ns() // 1_000_000, _random.getrandbits(74))
 
 
 def token() -> str:

@@ -1,3 +1,5 @@
+import os
+import random
 import time
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -91,3 +93,27 @@ def test_ids_and_tokens_do_not_repeat() -> None:
 def test_the_workers_clock_never_goes_back() -> None:
     readings = [boottime() for _ in range(100)]
     assert readings == sorted(readings)
+
+
+def test_no_application_that_seeds_the_interpreters_generator_repeats_our_ids() -> None:
+    kept = random.getstate()
+    try:
+        random.seed(1)
+        one = uuid7()
+        random.seed(1)
+        other = uuid7()
+    finally:
+        random.setstate(kept)
+    assert one.int & (1 << 62) - 1 != other.int & (1 << 62) - 1
+
+
+def test_a_fork_does_not_go_on_with_the_ids_of_its_parent() -> None:
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, uuid7().bytes[8:])
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 8) != uuid7().bytes[8:]
+    os.close(reading)
+    os.close(writing)
