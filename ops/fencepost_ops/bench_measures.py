@@ -30,18 +30,17 @@ LOOK_EVERY_S: Final = 0.01  # rarely: who looks is load as well
 COMMIT_TIMES: Final = {"track_commit_timestamp": "on"}
 """What Postgres must be started with to measure latency."""
 
-_DONE = """
-SELECT count(*) FILTER (WHERE r.status = 'COMPLETED'), count(*)
-FROM fencepost.runs r WHERE r.tenant = %s AND r.run_key LIKE %s
-"""
+# Asked again and again: it looks at what is open, however much has ended.
+_OPEN = "SELECT count(*) FROM fencepost.runs r WHERE NOT r.ended AND r.tenant = %s"
 _SPAN = """
-SELECT extract(epoch FROM max(e.recorded_at) - min(r.created_at))::float8, count(*)
+SELECT extract(epoch FROM max(e.recorded_at) - min(r.created_at))::float8,
+       count(*) FILTER (WHERE r.status = 'COMPLETED')
 FROM fencepost.runs r JOIN fencepost.events e ON e.tenant = r.tenant AND e.run = r.id AND e.seq = r.seq
-WHERE r.tenant = %s AND r.run_key LIKE %s
+WHERE r.tenant = %s AND r.id = ANY(%s)
 """
 _TOOK = """
 SELECT extract(epoch FROM pg_xact_commit_timestamp(xmin) - created_at)::float8 * 1000
-FROM fencepost.runs WHERE tenant = %s AND run_key LIKE %s
+FROM fencepost.runs WHERE tenant = %s AND id = ANY(%s)
 """
 _AT = """
 SELECT seq, extract(epoch FROM recorded_at)::float8 FROM fencepost.events
@@ -117,45 +116,45 @@ class Bencher:
         with Client(self._fleet.database.dsns["producer"], self._fleet.valkey.url()) as client:
             yield client
 
-    def _requests(self, planner: str, count: int, **given: Any) -> tuple[str, list[RunRequest]]:
+    def _requests(self, planner: str, count: int, **given: Any) -> list[RunRequest]:
         self._series += 1
-        prefix = f"{planner}-{self._series}-"
-        keys = [f"{prefix}{n}" for n in range(count)]
-        return prefix, [_request(planner, key, {"key": key, **given}) for key in keys]
+        keys = [f"{planner}-{self._series}-{n}" for n in range(count)]
+        return [_request(planner, key, {"key": key, **given}) for key in keys]
+
+    def _enqueue(self, requests: Sequence[RunRequest]) -> list[UUID]:
+        with self._client() as client:
+            return [_enqueued(outcome) for outcome in client.enqueue_many(requests)]
 
     def throughput(self, tool: str, count: int) -> Throughput:
         """One-call runs: enqueue, plan, dispatch, plan, complete."""
-        prefix, requests = self._requests("one", count, tool=tool)
+        requests = self._requests("one", count, tool=tool)
         before = self.cpu()
-        with self._client() as client:
-            client.enqueue_many(requests)
-        self._await(prefix, count)
+        runs = self._enqueue(requests)
+        self._await()
         used = {name: round((s - before.get(name, 0.0)) * 1000 / count, 3) for name, s in self.cpu().items()}
-        seconds = self._span(prefix)
+        seconds = self._span(runs)
         return Throughput(count, seconds, count / seconds, used)
 
     def latency(self, tool: str, count: int) -> Latency:
         """One-call runs, each enqueued when the one before is done."""
-        prefix, requests = self._requests("one", count, tool=tool)
+        runs: list[UUID] = []
         with self._client() as client, self._fleet.connect("reader") as connection:
-            for request in requests:
+            for request in self._requests("one", count, tool=tool):
                 (outcome,) = client.enqueue_many([request])
-                assert isinstance(outcome, Enqueued)
-                _await_run(connection, outcome.run_id)
-            took = [ms for (ms,) in connection.execute(_TOOK, [TENANT, f"{prefix}%"]).fetchall()]
+                runs.append(_enqueued(outcome))
+                _await_run(connection, runs[-1])
+            took = [ms for (ms,) in connection.execute(_TOOK, [TENANT, runs]).fetchall()]
         return Latency(count, statistics.median(took), _percentile(took, 99))
 
     def waiting(self, planner: str, tool: str, each_s: float, count: int) -> Waiting:
         """Runs that each wait `each_s` for a model or a tool, all at once; and the fleet's memory
         meanwhile.
         """
-        prefix, requests = self._requests(planner, count, tool=tool)
-        with self._client() as client:
-            client.enqueue_many(requests)
+        runs = self._enqueue(self._requests(planner, count, tool=tool))
         time.sleep(each_s / 2)
         memory = sum(self.memory().values())
-        self._await(prefix, count)
-        return Waiting(count, each_s, self._span(prefix), memory)
+        self._await()
+        return Waiting(count, each_s, self._span(runs), memory)
 
     def history(self, events: int, per_turn: int, window: int) -> History:
         """One run that grows to about so many events."""
@@ -166,9 +165,9 @@ class Bencher:
         request = _request("many", key, {"key": key, "turns": turns}, budget)
         with self._client() as client, self._fleet.connect("reader") as connection:
             (outcome,) = client.enqueue_many([request])
-            assert isinstance(outcome, Enqueued)
-            _await_run(connection, outcome.run_id)
-            at = dict(connection.execute(_AT, [TENANT, outcome.run_id]).fetchall())
+            run = _enqueued(outcome)
+            _await_run(connection, run)
+            at = dict(connection.execute(_AT, [TENANT, run]).fetchall())
         last = max(at)
         first_ms = (at[window] - at[1]) / (window - 1) * 1000
         last_ms = (at[last] - at[last - window]) / window * 1000
@@ -198,23 +197,30 @@ class Bencher:
         pids = self._fleet.pids() | {"postgres": self._fleet.postgres.pid, "valkey": self._fleet.valkey.pid}
         return pids if self._fleet.sandbox is None else pids | {"sandbox": self._fleet.sandbox.pid}
 
-    def _await(self, prefix: str, count: int) -> None:
+    def _await(self) -> None:
         until = time.monotonic() + WITHIN_S
         with self._fleet.connect("reader") as connection:
             while True:
-                row = connection.execute(_DONE, [TENANT, f"{prefix}%"]).fetchone()
+                row = connection.execute(_OPEN, [TENANT]).fetchone()
                 assert row is not None
-                if row[0] == count:
+                if row[0] == 0:
                     return
                 if time.monotonic() > until:
-                    raise TimeoutError(f"{row[0]} of {count} runs completed in {WITHIN_S:g} s")
+                    raise TimeoutError(f"{row[0]} runs are still open after {WITHIN_S:g} s")
                 time.sleep(0.1)
 
-    def _span(self, prefix: str) -> float:
+    def _span(self, runs: Sequence[UUID]) -> float:
         with self._fleet.connect("reader") as connection:
-            row = connection.execute(_SPAN, [TENANT, f"{prefix}%"]).fetchone()
+            row = connection.execute(_SPAN, [TENANT, list(runs)]).fetchone()
         assert row is not None
+        if row[1] != len(runs):
+            raise TimeoutError(f"{len(runs) - row[1]} of {len(runs)} runs ended without completing")
         return float(row[0])
+
+
+def _enqueued(outcome: object) -> UUID:
+    assert isinstance(outcome, Enqueued), outcome
+    return outcome.run_id
 
 
 def _request(planner: str, key: str, given: Any, budget: Budget | None = None) -> RunRequest:
