@@ -26,7 +26,7 @@ from fencepost.tools import Response, StoredRequest
 from fencepost_workers import forks
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
-POOL_SIZE: Final = 16  # requests at a time in one pool of connections
+POOL_SIZE: Final = 4  # requests at a time in one pool of connections
 KEEPALIVE_S: Final = 2.0
 """Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
 
