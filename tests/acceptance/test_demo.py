@@ -24,6 +24,7 @@ from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions
 from fencepost_ops.trial import request_of
 from tests.acceptance.stage import until
 from tests.acceptance.upped import lives, tree
+from tests.acceptance.weather import long_only
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS_WITHIN_S = 120.0
@@ -127,7 +128,7 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
     ("moment", "number"),
     [
         ("looking at the ledger", signal.SIGINT),
-        ("killed", signal.SIGTERM),
+        pytest.param("killed", signal.SIGTERM, marks=long_only),
         ("froze", signal.SIGKILL),
     ],
 )
