@@ -16,6 +16,10 @@ from fencepost_ops.local import LocalPostgres
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# pytest-xdist tells its workers how large its terminal is; tests make terminals of their own.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 # A slow machine is no failure. Where CI judges a change the examples are the same every time; elsewhere new
 # ones are looked for.
 hypothesis.settings.register_profile(
