@@ -18,7 +18,7 @@ every half second all connections to the broker are cut.
 SCALE = {"relay": 2, "planner": 2, "dispatcher": 2, "reconciler": 2, "compensator": 1}
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")  # an idle fleet costs a tenth of a core: it ends with the last of its tests
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with staged(tmp_path_factory.mktemp("fleet"), env=HOSTILE, scale=SCALE, movable_clock=True) as stage:
         with connections_reset(stage, every_s=0.5) if HOSTILE else nullcontext():
