@@ -94,7 +94,7 @@ def needs_repair(bench: Bench, key: str = "o-1") -> tuple[UUID, UUID]:
 
 def process(shell: Shell, *args: str, **options: Any) -> subprocess.Popen[str]:
     env = {
-        **{name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}},
+        **os.environ,
         "FENCEPOST_DSN": shell.database.dsns["operator"],
         "PYTHONPATH": os.pathsep.join(sys.path),
     }
