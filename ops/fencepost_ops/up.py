@@ -203,6 +203,8 @@ def _run(fleet: Fleet, data: Path, signals: _Signals) -> None:
         fleet.wait_ready()
         with _environment(fleet, data):
             signals.interrupting = False
+            if signals.asked.is_set():  # raised where nobody could hear it, such as in a collector's callback
+                raise KeyboardInterrupt
             click.echo(_block(fleet, data))
             _stay(fleet, signals)
             began = time.monotonic()

@@ -128,8 +128,8 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
     ("moment", "number"),
     [
         ("looking at the ledger", signal.SIGINT),
-        pytest.param("killed", signal.SIGTERM, marks=long_only),
-        ("froze", signal.SIGKILL),
+        ("killed", signal.SIGKILL),
+        pytest.param("froze", signal.SIGTERM, marks=long_only),
     ],
 )
 def test_a_demo_that_is_cut_short_leaves_nothing_behind(
@@ -146,6 +146,7 @@ def test_a_demo_that_is_cut_short_leaves_nothing_behind(
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
+@long_only
 def test_a_service_that_breaks_its_word_is_found_out_by_its_own_book(tmp_path: Path) -> None:
     faults = [{"kind": "drop_after_commit", "service": "wallet", "nth": 1}]
     broken = {"wallet": {"dedupes": False, "lookup_lag_s": 3600}}  # the contract says otherwise of both
