@@ -6,7 +6,6 @@ from datetime import timedelta
 
 import pytest
 
-from tests.acceptance.conftest import HOSTILE
 from tests.acceptance.stage import Stage, step
 
 _numbers = itertools.count(1)
@@ -24,8 +23,8 @@ def clock(stage: Stage) -> Iterator[None]:
 def test_a_clock_stepped_ahead_makes_a_takeover_and_the_late_answer_evidence(stage: Stage) -> None:
     """By the ledger's clock the attempt is long over; by its worker's it has hardly begun."""
     reference = f"clock-{next(_numbers)}"
-    # Longer than a takeover takes, which over connections that are cut is more than a moment.
-    stage.sandbox.fault("delay_after_commit", reference=reference, delay_s=6 if HOSTILE else 2)
+    # Longer than a takeover takes, which while fleets start or connections are cut is more than a moment.
+    stage.sandbox.fault("delay_after_commit", reference=reference, delay_s=6)
     run = stage.send([step("patient.debit", "debit", reference=reference)], deadline_s=3600)
     stage.until_event(run, "ToolAttemptStarted")
     stage.move_clock(TEN_MINUTES_S)
