@@ -6,8 +6,9 @@ BIN := .venv/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
-# Two processes, because most tests wait more than they work; with ARGS one, so that a debugger has its terminal.
-TWO := --numprocesses=2 --dist=loadfile --no-loadscope-reorder
+# Three processes fill two cores: most tests wait more than they work. With ARGS one, so that a debugger has
+# its terminal. All tests of a file run in one of them.
+TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # $(call step,NAME,COMMAND,WHAT TO DO WHEN IT FAILS)
 define step
@@ -36,7 +37,7 @@ chaos: setup ## every fault point thrice, seeded strikes with weather, a hostile
 
 .PHONY: test
 test: lint ## everything that must pass: lint, types, import contracts, all tests
-	$(call step,pytest,$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(TWO)),Run one alone with: make test ARGS="-k NAME -x")
+	$(call step,pytest,$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(TOGETHER)),Run one alone with: make test ARGS="-k NAME -x")
 
 .PHONY: lint
 lint: setup ## ruff, mypy and import-linter, without the tests
