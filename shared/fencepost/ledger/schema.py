@@ -68,7 +68,6 @@ def _presented() -> list[Column[Any]]:
     ]
 
 
-NEVER_SQL = "'9999-01-01 00:00:00+00'"
 _GENESIS_SQL = "'" + "0" * 64 + "'"
 _DEAD = ", ".join(f"'{s}'" for s in sorted((CallState.REJECTED, CallState.FAILED, CallState.CANCELLED)))
 
