@@ -23,6 +23,13 @@ def judge_settings(settings: Settings) -> list[Finding]:
 
 
 def _orders(s: Settings) -> Iterator[Finding]:
+    yield from _relaying(s)
+    yield from _draining(s)
+    yield from _liveness(s)
+    yield from _drills(s)
+
+
+def _relaying(s: Settings) -> Iterator[Finding]:
     poll_s = s.poll_ms / 1000
     if poll_s > s.worker_ttl_s / 3:
         yield _AREA.problem(
@@ -47,12 +54,24 @@ def _orders(s: Settings) -> Iterator[Finding]:
             "FENCEPOST_PLANNER_GRACE_S is 0: an answer that comes just in time loses to a takeover",
             "give it as long as a commit may take, 2 s by default",
         )
+
+
+def _draining(s: Settings) -> Iterator[Finding]:
     if s.drain_s < s.planner_cap_s:
         yield _AREA.note(
             f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) is shorter than FENCEPOST_PLANNER_CAP_S "
             f"({s.planner_cap_s:g} s): a planner that is stopped may leave a turn to a takeover",
             "let a drain last as long as the longest attempt, and the supervisor wait for it",
         )
+    if s.drain_s + LEAVE_S >= s.visibility_timeout_s and not s.hostile:
+        yield _AREA.warning(
+            f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) comes near the {s.visibility_timeout_s} s after which the "
+            "broker delivers anew what an intake still holds",
+            "keep a drain well below; a message delivered twice costs time only",
+        )
+
+
+def _liveness(s: Settings) -> Iterator[Finding]:
     if 0 < s.deaf_s <= s.broker_timeout_s:
         yield _AREA.warning(
             f"FENCEPOST_DEAF_S ({s.deaf_s:g} s) is not longer than FENCEPOST_BROKER_TIMEOUT_S "
@@ -65,17 +84,14 @@ def _orders(s: Settings) -> Iterator[Finding]:
             f"(FENCEPOST_TRANSACTION_S: {s.transaction_s:g} s): a silent Postgres makes workers look deaf",
             "keep deafness at two and a half transactions at least",
         )
-    if s.drain_s + LEAVE_S >= s.visibility_timeout_s and not s.hostile:
-        yield _AREA.warning(
-            f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) comes near the {s.visibility_timeout_s} s after which the "
-            "broker delivers anew what an intake still holds",
-            "keep a drain well below; a message delivered twice costs time only",
-        )
     if 0 < s.stall_s < _LEAST_STALL_S:
         yield _AREA.warning(
             f"FENCEPOST_STALL_S ({s.stall_s:g} s) kills workers that a crowded machine holds up",
             f"set it to {_LEAST_STALL_S:g} s at least, 60 s where nothing hurries; 0 turns it off",
         )
+
+
+def _drills(s: Settings) -> Iterator[Finding]:
     if s.hostile:
         yield _AREA.warning(
             "FENCEPOST_HOSTILE is on: late acks and a visibility timeout of 2 s, which every consumer of "
