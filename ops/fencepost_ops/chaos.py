@@ -23,8 +23,9 @@ from fencepost_ops.check import print_report
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.demo_screen import FleetLog, Screen
 from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions, new_seed
+from fencepost_ops.installation import need_parts
 from fencepost_ops.local import LocalServerError
-from fencepost_ops.trial import SETTLE_WITHIN_S, Outcome, Trial, data_folder, interruptible, need_parts
+from fencepost_ops.trial import SETTLE_WITHIN_S, Outcome, Trial, data_folder, interruptible
 
 TIMES: Final = {**SHRUNK, "FENCEPOST_SWEEP_S": "2"}
 
@@ -177,7 +178,7 @@ def chaos(runs: int, seed: int | None, seeds: int, keep: bool, as_json: bool) ->
     seed says. Afterwards every run must end within two minutes, and the ledger and the services' own books
     are held against the invariants. Exit code 1 if one is violated or not everything settled.
     """
-    need_parts("chaos")
+    need_parts("chaos", flower=False)
     first = new_seed() if seed is None else seed
     results = []
     for number in range(first, first + seeds):

@@ -19,8 +19,9 @@ from fencepost_ops.demo_plan import FREEZES, KILLS, LEAST_FOR_ALL, Plan, make_pl
 from fencepost_ops.demo_result import DemoResult, print_result
 from fencepost_ops.demo_screen import FleetLog, Screen
 from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions, new_seed
+from fencepost_ops.installation import need_parts
 from fencepost_ops.local import LocalServerError
-from fencepost_ops.trial import Trial, data_folder, interruptible, need_parts
+from fencepost_ops.trial import Trial, data_folder, interruptible
 
 SCALE: Final = {"planner": 2, "dispatcher": 2}
 PAUSE_S: Final = 0.4  # between a wave of orders and the act that follows it
@@ -119,7 +120,7 @@ def demo(out: IO[str] | None, seed: int | None, runs: int, keep: bool) -> None:
     and holds the ledger and the services' own books against the invariants. Exit code 1 if one is violated or
     not everything settled. The plan follows from the seed; what runs first on a real machine does not.
     """
-    need_parts("demo")
+    need_parts("demo", flower=True)
     plan = make_plan(new_seed() if seed is None else seed, runs)
     kept = Path(tempfile.mkdtemp(prefix="fencepost-demo-")) if keep else None
     click.echo(f"demo with seed {plan.seed}: {runs} orders" + (f", in {kept}" if kept else ""))

