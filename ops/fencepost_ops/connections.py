@@ -11,7 +11,7 @@ from typing import Final
 
 RELAY: Final = 1  # its one session
 PULSE: Final = 1  # beside each worker
-INTAKE: Final = 10  # its pools
+INTAKE: Final = 9  # one by whose name it is counted, and one for each message in hand
 SPARE: Final = 20  # processes that start or hand back, the command line, other producers, monitoring
 RESERVED: Final = 3  # what Postgres keeps for superusers, by default
 LEAST: Final = 300  # what a Postgres of our own gets at least: a session nobody opens costs some kilobytes

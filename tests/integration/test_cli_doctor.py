@@ -71,7 +71,7 @@ def test_everything_is_asked_and_what_is_wrong_is_said(
     found(told, "warning", "no reconciler works")
     found(told, "problem", "no planner works; 1 step due, 0 messages in its queue")
     found(told, "warning", "1 call in need of a person")
-    found(told, "ok", "1 process may open 29 of 397 sessions (400 in all)")
+    found(told, "ok", "1 process with pools of 8 may open 29 of 397 sessions (400 in all)")
     found(told, "note", "no maxmemory is set")
     settings = {item["name"]: item for item in told["settings"]}
     assert settings["FENCEPOST_POOL_SIZE"]["default"] is True

@@ -16,7 +16,7 @@ ONE_EACH = {"relay": 1, "planner": 1, "dispatcher": 1, "reconciler": 1, "compens
     [
         ({}, 8, 20),
         ({"relay": 2}, 8, 22),
-        ({"intake": 1}, 8, 30),
+        ({"intake": 1}, 8, 29),
         ({"planner": 1}, 8, 29),
         ({"planner": 1}, 1, 22),
         (ONE_EACH, 8, 20 + 1 + 4 * 9),

@@ -141,9 +141,17 @@ def test_a_healthy_fleet_has_only_good_findings() -> None:
         (replace(POSTGRES, oldest_transaction_s=HIDDEN), "note", "the oldest open transaction: not checked"),
         (replace(POSTGRES, tables=(Table("outbox", 9, 20_000),)), "warning", "outbox holds 20000 dead row"),
         (replace(POSTGRES, tables=HIDDEN), "note", "dead row versions: not checked"),
-        (with_setting(max_connections="50"), "problem", "6 processes may open 58 of 47 sessions"),
+        (
+            with_setting(max_connections="50"),
+            "problem",
+            "6 processes with pools of 8 may open 58 of 47 sessions",
+        ),
         (with_setting(max_connections="65"), "warning", "one more worker exceeds it"),
-        (with_setting(reserved_connections="35"), "warning", "6 processes may open 58 of 62 sessions"),
+        (
+            with_setting(reserved_connections="35"),
+            "warning",
+            "6 processes with pools of 8 may open 58 of 62 sessions",
+        ),
         (replace(POSTGRES, fleet=HIDDEN), "note", "the sum of all pools: not checked"),
     ],
 )
@@ -159,8 +167,20 @@ def test_what_is_normal_in_a_postgres_is_no_finding() -> None:
         replace(POSTGRES, clock_ahead_s=-0.9),
     ):
         assert bad(judge_postgres(facts, 8)) == []
-    (room,) = [f.says for f in judge_postgres(POSTGRES, 8) if "sessions" in f.says]
-    assert room == "6 processes may open 58 of 97 sessions (100 in all): 4 more worker processes fit"
+    assert room(POSTGRES) == (
+        "6 processes with pools of 8 may open 58 of 97 sessions (100 in all): 4 more worker processes fit"
+    )
+
+
+def room(facts: PostgresFacts) -> str:
+    """What is said of the sum of all pools."""
+    (says,) = [f.says for f in judge_postgres(facts, 8) if "sessions" in f.says]
+    return says
+
+
+def test_each_intake_is_counted_by_the_one_session_of_its_name() -> None:
+    facts = replace(POSTGRES, sessions={"fencepost relay": 2, "fencepost intake": 3, "fencepost client": 24})
+    assert room(facts).startswith("9 processes with pools of 8 may open 85 of 97 sessions")
 
 
 @pytest.mark.parametrize(

@@ -289,10 +289,10 @@ def serve(name: str) -> int:
     warnings.filterwarnings("ignore", category=SecurityWarning)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # that Postgres is away is said once, by us
     with (
-        closing(Pool(settings.dsn, NAME, 2)) as pool,
+        closing(Pool(settings.dsn, NAME, 1)) as pool,
         Client(settings.dsn, settings.redis_url, pool_size=AT_ONCE) as client,
     ):
-        check_login(pool, settings.dsn)  # which also keeps a session, by whose name this process is seen
+        check_login(pool, settings.dsn)  # and keeps its session, by whose name this process is counted
         hand = Hand(binding, client, pool)
 
         @signals.worker_shutting_down.connect(weak=False)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from fencepost.ledger.revision import NEEDED, complaint, is_newer
-from fencepost_ops.connections import INTAKE, room
+from fencepost_ops.connections import room
 from fencepost_ops.doctor.facts import Login, PostgresFacts, Standbys, Table
 from fencepost_ops.doctor.findings import Area, Finding, Unread
 
@@ -196,12 +196,12 @@ def _room(facts: PostgresFacts, pool_size: int) -> Iterator[Finding]:
         scale[worker.role] = scale.get(worker.role, 0) + 1
     if not isinstance(facts.sessions, Unread):
         scale["relay"] = facts.sessions.get("fencepost relay", 0)
-        scale["intake"] = -(-facts.sessions.get("fencepost intake", 0) // INTAKE)
+        scale["intake"] = facts.sessions.get("fencepost intake", 0)
     limit = int(facts.settings["max_connections"])
     reserved = sum(int(facts.settings.get(f"{name}reserved_connections", 0)) for name in ("superuser_", ""))
     left = room(scale, pool_size, limit=limit, reserved=reserved)
     total = sum(scale.values())
-    processes = f"{total} process{'' if total == 1 else 'es'}"
+    processes = f"{total} process{'' if total == 1 else 'es'} with pools of {pool_size}"
     sums = f"{processes} may open {left.needed} of {left.allowed} sessions ({limit} in all)"
     if left.needed > left.allowed:
         yield _AREA.problem(
