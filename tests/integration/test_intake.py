@@ -29,7 +29,7 @@ from tests.integration.conftest import copied
 from tests.integration.door import Door
 from tests.integration.post import GOOD, PRINCIPAL, TENANT, Post, Producers
 
-MESSAGES = int(os.environ.get("INTAKE_MESSAGES", "300"))
+MESSAGES = 300
 
 
 @pytest.fixture(scope="module")
