@@ -7,8 +7,9 @@ from contextlib import nullcontext
 
 import pytest
 
-from tests.acceptance.stage import Stage, staged, until
+from tests.acceptance.stage import Stage, staged
 from tests.acceptance.weather.resets import connections_reset
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 HOSTILE = {name: os.environ[name] for name in ("FENCEPOST_HOSTILE",) if name in os.environ}

@@ -1,20 +1,16 @@
-"""A fleet as the acceptance tests see it: send runs, arm faults, freeze and wake processes, await conditions.
-
-Nothing here sleeps for a fixed time: `until` looks at a condition until it holds or its deadline passes.
-"""
+"""A fleet as the acceptance tests see it: send runs, arm faults, freeze and wake processes, await the end."""
 
 import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -32,10 +28,12 @@ from fencepost_ops.fleet import Fleet, FleetOptions
 from fencepost_ops.sandbox.book import Book
 from fencepost_ops.sandbox.process import SandboxProcess
 from tests.acceptance.books import Books, read_deeds
+from tests.awaiting import until
+
+__all__ = ["ENDS", "ROLES", "Armed", "Stage", "Step", "is_frozen", "staged", "step", "until"]
 
 ROOT = Path(__file__).resolve().parents[2]
 WITHIN_S = 30.0
-LOOK_EVERY_S = 0.03
 ROLES = ("planner", "dispatcher", "reconciler", "compensator")
 TIMES = {
     "FENCEPOST_REPUBLISH_S": "1",
@@ -45,18 +43,8 @@ TIMES = {
     "FENCEPOST_TAKEOVER_LIMIT": "3",
 }
 
-Found = TypeVar("Found")
 ENDS = ("COMPLETED", "STOPPED")
 Step = dict[str, Any]
-
-
-def until(what: str, look: Callable[[], Found | None], within_s: float = WITHIN_S) -> Found:
-    """The first true thing `look` gives. AssertionError, saying what was awaited, if none comes in time."""
-    end = time.monotonic() + within_s
-    while not (found := look()):
-        assert time.monotonic() < end, f"after {within_s:g} s still not: {what}"
-        time.sleep(LOOK_EVERY_S)
-    return found
 
 
 def is_frozen(pid: int) -> bool:

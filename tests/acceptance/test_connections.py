@@ -4,7 +4,8 @@ import os
 import subprocess
 import sys
 
-from tests.acceptance.stage import Stage, step, until
+from tests.acceptance.stage import Stage, step
+from tests.awaiting import until
 
 CLI = [sys.executable, "-m", "fencepost_ops.cli"]
 

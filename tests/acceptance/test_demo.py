@@ -22,9 +22,9 @@ from fencepost_ops.checker import SandboxBooks, check
 from fencepost_ops.demo_plan import make_plan
 from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions
 from fencepost_ops.trial import request_of
-from tests.acceptance.stage import until
 from tests.acceptance.upped import lives, tree
 from tests.acceptance.weather import long_only
+from tests.awaiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS_WITHIN_S = 120.0

@@ -22,8 +22,9 @@ from fencepost.commands import OFFSET
 from fencepost.ledger.abandoned import abandoned
 from fencepost.testing import FAULTS, POINTS, FaultInjected
 from tests.acceptance.conftest import checked
-from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step, until
+from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step
 from tests.acceptance.weather import LONG
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 

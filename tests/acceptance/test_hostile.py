@@ -9,9 +9,10 @@ from uuid import UUID
 import pytest
 
 from tests.acceptance.conftest import checked
-from tests.acceptance.stage import Stage, staged, step, until
+from tests.acceptance.stage import Stage, staged, step
 from tests.acceptance.weather import long_only
 from tests.acceptance.weather.resets import broker, connections_reset
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 

@@ -2,7 +2,8 @@
 
 import itertools
 
-from tests.acceptance.stage import Stage, step, until
+from tests.acceptance.stage import Stage, step
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 

@@ -19,9 +19,10 @@ from fencepost.tools import OnStop
 from fencepost_ops.fleet import Fleet, FleetOptions
 from tests.acceptance.books import read_deeds
 from tests.acceptance.conftest import HOSTILE, checked
-from tests.acceptance.stage import ROLES, Stage, staged, step, until
+from tests.acceptance.stage import ROLES, Stage, staged, step
 from tests.acceptance.weather import LONG, long_only, patient
 from tests.acceptance.weather.proxy import Proxy
+from tests.awaiting import until
 
 pytestmark = patient
 

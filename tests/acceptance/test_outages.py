@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from tests.acceptance.stage import Stage, is_frozen, step, until
+from tests.acceptance.stage import Stage, is_frozen, step
 from tests.acceptance.weather.load import ORDER, all_settle, done, orders, under_way
 from tests.acceptance.weather.resets import broker
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 

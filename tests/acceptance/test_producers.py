@@ -21,7 +21,8 @@ from click.testing import CliRunner
 from fencepost import Budget
 from fencepost.tools import OnStop
 from fencepost_ops import cli
-from tests.acceptance.stage import Stage, Step, step, until
+from tests.acceptance.stage import Stage, Step, step
+from tests.awaiting import until
 
 PRINCIPAL = "svc:test"
 KEY = "producers-1"

@@ -6,7 +6,8 @@ from uuid import UUID
 
 import pytest
 
-from tests.acceptance.stage import Stage, step, until
+from tests.acceptance.stage import Stage, step
+from tests.awaiting import until
 
 _numbers = itertools.count(1)
 

@@ -19,8 +19,8 @@ from fencepost_ops import cli, fleet
 from fencepost_ops.local import LocalPostgres
 from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from fencepost_ops.up import exports
-from tests.acceptance.stage import until
 from tests.acceptance.upped import QUEUES, Up, order, start
+from tests.awaiting import until
 
 
 def an_old_ledger(data: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from tests.acceptance.stage import until
+from tests.awaiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 UP_WITHIN_S = 120.0

@@ -6,11 +6,10 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from base64 import b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +19,7 @@ from fencepost_ops.ports import why_not
 from fencepost_ops.postgres import postgres_program
 from fencepost_ops.processes import Ending, Leashed
 from fencepost_ops.valkey import _binary
+from tests.awaiting import until
 from tests.integration.containers import ROOT, SECRETS, Image, argv, normal, probe, seconds
 
 WITHIN_S = 60.0
@@ -30,14 +30,6 @@ def quiet_ports(names: Sequence[str]) -> dict[str, int]:
     """Free ports below those that the system gives to connections going out: they stay free for a while."""
     tried = random.sample(range(20_000, 32_000), 200)
     return dict(zip(names, (port for port in tried if why_not(port) is None), strict=False))
-
-
-def until(what: str, look: Callable[[], bool]) -> None:
-    """Wait for a condition; AssertionError, saying what was awaited, if it does not come."""
-    end = time.monotonic() + WITHIN_S
-    while not look():
-        assert time.monotonic() < end, f"after {WITHIN_S:g} s still not: {what}"
-        time.sleep(0.1)
 
 
 def status(port: int, path: str, login: str = "") -> int:
@@ -143,7 +135,7 @@ class Containers:
 
     def until_healthy(self, name: str) -> None:
         try:
-            until(f"{name} is healthy", lambda: self.is_healthy(name))
+            until(f"{name} is healthy", lambda: self.is_healthy(name), every_s=0.1)
         except AssertionError as late:
             late.add_note(self.log(name))
             raise

@@ -24,7 +24,7 @@ from fencepost.strictjson import parse
 from fencepost_ops import cli
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
-from tests.integration.awaiting import until
+from tests.awaiting import until
 from tests.integration.door import Door
 
 TENANT, PRINCIPAL = "takers", "svc:intake"

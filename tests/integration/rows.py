@@ -1,20 +1,11 @@
-"""Rows of the outbox in plain SQL, and waiting for what other processes do to them."""
+"""Rows of the outbox in plain SQL."""
 
-import time
-from collections.abc import Callable
 from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
 
 Sql = psycopg.Connection[Any]
-
-
-def eventually(look: Callable[[], object], within: float = 60.0) -> None:
-    until = time.monotonic() + within
-    while not look():
-        assert time.monotonic() < until, f"not within {within} s"
-        time.sleep(0.01)
 
 
 def value(sql: Sql, statement: str, *values: object) -> Any:

@@ -1,7 +1,6 @@
 """What the tests of the sandbox share: a client that never reuses another test's keys or accounts."""
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
 from types import TracebackType
 from typing import Any, Self
@@ -11,6 +10,7 @@ import httpx2
 from fencepost_ops.sandbox.book import Request
 from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_ops.sandbox.settings import Settings
+from tests.awaiting import until
 
 NUMBERS = count(1)
 PATIENCE_S = 10.0
@@ -75,15 +75,8 @@ class Caller:
 
     def await_arrival(self) -> None:
         """Wait until a request of this caller is in the book: it is then at the desk."""
-        self._await(lambda: len(self.requests()) > 0)
+        until("a request in the book", self.requests, every_s=0.005)
 
     def await_effect(self) -> None:
         """Wait until this caller's key had an effect."""
-        self._await(lambda: self.effects() > 0)
-
-    @staticmethod
-    def _await(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, "it never happened"
-            time.sleep(0.005)  # another process writes the book: there is no event to wait on
+        until("an effect of the key", self.effects, every_s=0.005)

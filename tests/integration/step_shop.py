@@ -24,7 +24,7 @@ from fencepost_workers.planner import Planner
 from fencepost_workers.role import Held, Message
 from fencepost_workers.step import Step
 from fencepost_workers.worker import Worker
-from tests.acceptance.stage import until
+from tests.awaiting import until
 
 SECOND = timedelta(seconds=1)
 WITHIN_S = 10

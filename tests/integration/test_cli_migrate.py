@@ -4,7 +4,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,14 @@ from fencepost.ledger.migrate import ONE_MIGRATOR, newest
 from fencepost.ledger.migrations import versions
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
+from tests.awaiting import until
 from tests.integration.ledger_bench import open_bench
 from tests.integration.shell import Shell, process
 
 _numbers = itertools.count(1)
-WAITING = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = %s"
-
-
-def until(connection: psycopg.Connection[Any], event: str, number: int) -> None:
-    """Await that so many sessions wait for this."""
-    end = time.monotonic() + 60
-    while connection.execute(WAITING, [event]).fetchone() != (number,):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'advisory'"
+)
 
 
 def first_revision(connection: psycopg.Connection[Any]) -> None:
@@ -75,7 +69,7 @@ def test_of_two_that_migrate_at_once_one_does_it_and_the_other_finds_nothing_to_
     with psycopg.connect(bare.owner, autocommit=True) as connection:
         connection.execute("SELECT pg_advisory_lock(%s)", [ONE_MIGRATOR])
         both = [process(shell, "migrate", env={"FENCEPOST_DSN": bare.owner}) for _ in range(2)]
-        until(connection, "advisory", 2)
+        until("both wait for the lock", lambda: connection.execute(WAITING).fetchone() == (2,))
         connection.execute("SELECT pg_advisory_unlock(%s)", [ONE_MIGRATOR])
         told = [child.communicate(timeout=60) for child in both]
     assert [child.returncode for child in both] == [0, 0], told

@@ -18,7 +18,8 @@ from packaging.requirements import Requirement
 from fencepost.settings import Settings
 from fencepost_ops.connections import RESERVED, connections_needed
 from fencepost_ops.local import LocalPostgres
-from tests.integration.container_fleet import Containers, library, make_secrets, put_programs, status, until
+from tests.awaiting import until
+from tests.integration.container_fleet import Containers, library, make_secrets, put_programs, status
 from tests.integration.containers import (
     ROOT,
     SECRETS,

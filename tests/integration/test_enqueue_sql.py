@@ -13,7 +13,7 @@ import pytest
 
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
-from tests.integration.awaiting import until
+from tests.awaiting import until
 
 SHOP = """
 CREATE ROLE shop_login LOGIN PASSWORD 'shop-secret' IN ROLE fencepost_producer;

@@ -24,7 +24,7 @@ from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup
 from fencepost_workers.__main__ import main
 from fencepost_workers.intake import Hand
 from fencepost_workers.intake_entry import Binding
-from tests.integration.awaiting import until
+from tests.awaiting import until
 from tests.integration.conftest import copied
 from tests.integration.door import Door
 from tests.integration.post import GOOD, PRINCIPAL, TENANT, Post, Producers

@@ -15,7 +15,7 @@ from fencepost_ops.local import LocalValkey
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.reconciler import Reconciler
 from fencepost_workers.step import Step
-from tests.acceptance.stage import until
+from tests.awaiting import until
 from tests.integration.step_shop import WITHIN_S, opened
 
 SECOND = timedelta(seconds=1)

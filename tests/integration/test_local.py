@@ -1,18 +1,13 @@
-"""Local servers and supervised processes: they start, they are private, and they leave nothing behind."""
+"""Local servers: they start, they are private, and a folder has one of them."""
 
-import io
-import json
 import os
 import pwd
-import re
-import select
 import signal
-import socket
 import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -23,47 +18,19 @@ from fencepost_ops import installation, ports
 from fencepost_ops.folders import is_running
 from fencepost_ops.local import (
     DataDirLock,
-    Ending,
     FolderTakenError,
     Leashed,
     LocalPostgres,
     LocalServerError,
     LocalValkey,
-    ProcessError,
-    ProcessGroup,
     TemporaryFolder,
 )
 from fencepost_ops.postgres import _clear_stale_pid, postgres_program
+from tests.awaiting import until
+from tests.integration.listening import nobody_listens
 
-WITHIN = 30.0  # seconds for anything that must come about
 linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and PR_SET_PDEATHSIG")
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs a server as somebody else")
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WITHIN
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {WITHIN} s: {what}"
-        time.sleep(0.02)
-
-
-def descendants(pid: int) -> set[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_bytes().rpartition(b")")[2].split()[1])
-            except OSError:
-                continue
-    found = {pid}
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def nobody_listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +95,7 @@ def test_a_folder_left_by_a_crash_is_taken_up_again(tmp_path: Path) -> None:
         with psycopg.connect(server.superuser_dsn) as connection:
             connection.execute("CREATE TABLE kept AS SELECT 7 AS number")
         os.kill(server.pid, signal.SIGKILL)
-        eventually(lambda: not server.is_alive(), "the server is dead")
+        until("the server is dead", lambda: not server.is_alive())
     pid_file = folder / "pgdata" / "postmaster.pid"
     lines = pid_file.read_text().splitlines()
     other = Leashed(["/bin/sleep", "1000"], identity=installation.nobody())  # of the same user as the server
@@ -275,156 +242,6 @@ def test_valkey_asks_for_its_password_keeps_nothing_and_evicts_nothing() -> None
             LocalValkey.start(port=port)
     assert not folder.exists()
     assert not is_running(pid)
-
-
-# --- Nothing is left behind --------------------------------------------------------------------
-
-OWNER = """
-import json, sys, time
-from fencepost_ops.local import LocalPostgres, LocalValkey, ProcessGroup
-hide = "import subprocess, sys, time; subprocess.Popen(['sleep', '1000'], start_new_session=True)\\n"
-hide += "print('hidden', flush=True); time.sleep(1000)"
-class Out:
-    def write(self, text): self.text = text
-    def flush(self): pass
-    def isatty(self): return False
-out = Out()
-group = ProcessGroup(out=out, grace=1, linger=1)
-with LocalPostgres.start(fsync=False) as pg, LocalValkey.start() as vk, group:
-    group.add("child", [sys.executable, "-c", hide])
-    while not hasattr(out, "text"):
-        time.sleep(0.01)
-    print(json.dumps([[pg.port, vk.port], [str(pg.folder), str(vk.folder)]]), flush=True)
-    time.sleep(1000)
-"""
-
-
-@pytest.fixture
-def owner() -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen(
-        [sys.executable, "-c", OWNER],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as process:
-        yield process
-        process.kill()
-
-
-@linux
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_is_left_when_the_owner_of_everything_is_ended_by(
-    number: signal.Signals, owner: subprocess.Popen[bytes]
-) -> None:
-    assert owner.stdout is not None
-    assert select.select([owner.stdout], [], [], WITHIN)[0], "the servers did not start"
-    used, folders = json.loads(owner.stdout.readline())
-    family = descendants(owner.pid)
-    assert len(family) > 12  # postgres and its own, valkey, the child and its hidden one, and their leashes
-    os.killpg(owner.pid, number)  # as Ctrl-C does: the whole group of the terminal
-    owner.wait(WITHIN)
-    eventually(lambda: not any(map(is_running, family)), "all processes have ended")
-    assert all(map(nobody_listens, used))
-    left = [Path(name) for folder in folders for name in (folder, f"{folder}.removed")]
-    eventually(lambda: not any(path.exists() for path in left), "the temporary folders are gone")
-
-
-@linux
-def test_a_child_dies_with_its_leash() -> None:
-    child = Leashed(["/bin/sleep", "1000"])
-    pid = child.pid
-    leash = int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    os.kill(leash, signal.SIGKILL)
-    eventually(lambda: not is_running(pid), "the child is dead")
-    assert child.stop() == -signal.SIGKILL
-
-
-def test_a_folder_is_removed_although_somebody_still_writes_into_it() -> None:
-    with TemporaryFolder() as folder:
-        loop = 'i=0; while : > "$0/$i"; do i=$((i+1)); done 2>/dev/null'
-        writer = Leashed(["/bin/sh", "-c", loop, str(folder)])
-        eventually(lambda: any(folder.iterdir()), "it writes")
-    assert not list(folder.parent.glob(f"{folder.name}*"))
-    writer.stop()
-
-
-# --- Processes ---------------------------------------------------------------------------------
-
-
-def test_a_program_that_does_not_exist_is_named() -> None:
-    child = Leashed(["/no/such/program"])
-    with pytest.raises(ProcessError, match="No such file or directory: /no/such/program"):
-        _ = child.pid
-    child.stop()
-
-
-def test_a_child_that_ignores_sigterm_is_killed_after_its_grace_with_all_its_children() -> None:
-    read_end, write_end = os.pipe()
-    script = "trap '' TERM; (trap '' TERM; sleep 1000) & echo $!; while :; do wait; done"
-    child = Leashed(
-        ["/bin/sh", "-c", script], output=write_end, ending=Ending(stop=((signal.SIGTERM, 0.2),), linger=0.1)
-    )
-    os.close(write_end)
-    with os.fdopen(read_end) as lines:
-        grandchild = int(lines.readline())
-    assert child.stop() == -signal.SIGKILL
-    eventually(lambda: not is_running(grandchild), "the grandchild is dead")
-
-
-def test_the_exit_status_of_a_child_is_told() -> None:
-    child = Leashed(["/bin/sh", "-c", "exit 3"])
-    assert child.poll(WITHIN) == 3
-    assert child.stop() == 3
-
-
-class Lines(io.StringIO):
-    """What a group wrote."""
-
-    def has(self, pattern: str) -> bool:
-        return re.search(pattern, self.getvalue(), re.MULTILINE) is not None
-
-
-def test_a_group_prefixes_each_line_and_starts_what_died_again() -> None:
-    out = Lines()
-    with ProcessGroup(out=out, colour=False) as group:
-        group.add("long-name", ["/bin/sh", "-c", 'echo "here $WHO"; exec sleep 1000'], {"WHO": "we are"})
-        group.add("once", ["/bin/sh", "-c", "printf 'no newline'; exit 4"], restart=False)
-        with pytest.raises(ValueError, match="named once already"):
-            group.add("once", ["/bin/true"])
-        eventually(lambda: out.has(r"^once      \| ended: exit code 4$"), "it ended once")
-        eventually(lambda: out.has(r"^long-name \| here we are$"), "it spoke")
-        first = group.pids()["long-name"]
-        assert set(group.pids()) == {"long-name"}
-        os.kill(first, signal.SIGKILL)
-        eventually(lambda: group.pids().get("long-name", first) != first, "it was started again")
-        second = group.pids()["long-name"]
-    assert out.has(r"^once      \| no newline\nonce      \| ended")
-    assert out.has(r"^long-name \| ended: killed by SIGKILL; starting it again in 0\.2 s$")
-    assert not is_running(second)
-    with pytest.raises(RuntimeError, match="stopped"):
-        group.add("late", ["/bin/true"])
-
-
-def test_the_last_words_of_a_group_are_heard_and_names_are_coloured() -> None:
-    out = Lines()
-    with ProcessGroup(out=out, colour=True) as group:
-        group.add(
-            "polite", ["/bin/sh", "-c", "trap 'echo bye; exit 0' TERM; echo hi; while :; do sleep 0.05; done"]
-        )
-        eventually(lambda: out.has("hi$"), "it runs")
-    assert out.has(r"^\x1b\[36mpolite \|\x1b\[0m bye$")
-
-
-def test_a_group_outlives_a_closed_output() -> None:
-    out = Lines()
-    with ProcessGroup(out=out, colour=False) as group:
-        group.add("talker", ["/bin/sh", "-c", "while :; do echo on; sleep 0.01; done"])
-        eventually(lambda: out.has("on$"), "it talks")
-        out.close()
-        pid = group.pids()["talker"]
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: group.pids().get("talker", pid) != pid, "it is still looked after")
 
 
 # --- Folders -----------------------------------------------------------------------------------

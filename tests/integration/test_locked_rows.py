@@ -1,14 +1,13 @@
 """What was waited for is there: a lock that had to wait for another session loses no row."""
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from time import monotonic
 from typing import Any
 
 import psycopg
 
 from fencepost import commands as c
 from fencepost.outcomes import Applied
+from tests.awaiting import until
 from tests.integration.ledger_bench import Bench
 
 MANY = 5000  # operations; with few, Postgres chooses another plan
@@ -28,10 +27,7 @@ def waits_for(bench: Bench, statement: str, row: Any, command: c.Command) -> c.A
         other.execute("SET session_replication_role = replica")  # the change itself is not what is tested
         other.execute(statement, [row])
         answer = pool.submit(bench.one, command)
-        until = monotonic() + 10
-        while not blocked(bench):
-            assert monotonic() < until
-            threading.Event().wait(0.01)
+        until("the other waits for the row", lambda: blocked(bench))
         other.commit()
         found: c.Answer = answer.result(timeout=20)
         return found

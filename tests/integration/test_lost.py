@@ -15,8 +15,9 @@ from fencepost_workers import lost as losing
 from fencepost_workers import sweep as sweeping
 from fencepost_workers.lost import Lost, Silence, lost_after, watch
 from fencepost_workers.sweep import Sweeper
+from tests.awaiting import until
 from tests.integration.ledger_bench import open_bench
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 from tests.integration.step_shop import replaced
 
 TTL = timedelta(seconds=5)
@@ -124,6 +125,6 @@ def test_the_sweeper_looks_for_them(
     with open_bench(database) as bench:
         sweeper = Sweeper(bench.pools[0], bench.ledger, every_s=0.01, worker_ttl=TTL)
         try:
-            eventually(lambda: "lost" in (value(sql, ENDED) or []))
+            until("the sweeper ends the lost worker", lambda: "lost" in (value(sql, ENDED) or []))
         finally:
             sweeper.stop()

@@ -20,7 +20,8 @@ from fencepost_workers import pulse as module
 from fencepost_workers import worker as worker_module
 from fencepost_workers.pulse import Pulse
 from fencepost_workers.worker import Pulses
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.awaiting import until
+from tests.integration.rows import Sql, put_row, value
 from tests.integration.step_shop import opened, replaced
 
 TTL = timedelta(seconds=0.6)
@@ -69,9 +70,9 @@ def test_an_idle_worker_whose_pulse_is_killed_gets_another(sql: Sql, database: L
 
         os.kill(pid, signal.SIGKILL)
 
-        eventually(lambda: pulse.token != first and pulse.alive())
+        until("another pulse", lambda: pulse.token != first and pulse.alive())
         assert not exists(pid), "no zombie"
-        eventually(lambda: value(sql, ENDED, first))
+        until("the first worker has ended", lambda: value(sql, ENDED, first))
         assert value(sql, ENDED, pulse.token) is False
         second = pulse.token
         assert shop.worker.pulse.token() == second, "claims go on under it"
@@ -85,14 +86,14 @@ def test_a_spent_token_that_holds_rows_is_left_to_the_relays(sql: Sql, pulses: P
     first = pulse.token
     subject = put_row(sql, worker=first, due_in="1 hour")
     os.kill(pid_of(pulse), signal.SIGKILL)
-    eventually(lambda: pulse.token != first and pulse.alive())
+    until("another pulse", lambda: pulse.token != first and pulse.alive())
     for _ in range(2):
-        eventually(partial(stamped_after, sql, pulse.token, value(sql, SEEN, pulse.token)))
+        until("a new stamp", partial(stamped_after, sql, pulse.token, value(sql, SEEN, pulse.token)))
     assert value(sql, ENDED, first) is False, "its attempts still run"
 
     sql.execute("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", [subject])
 
-    eventually(lambda: value(sql, ENDED, first))
+    until("the first worker has ended", lambda: value(sql, ENDED, first))
 
 
 def test_a_draining_worker_gets_no_other_pulse(pulses: Pulses) -> None:
@@ -107,7 +108,7 @@ def test_a_draining_worker_gets_no_other_pulse(pulses: Pulses) -> None:
     pulses.drain()
     with replaced(pulse, "alive", looked):
         os.kill(pid_of(pulse), signal.SIGKILL)
-        eventually(lambda: looks > 5)
+        until("more than five looks", lambda: looks > 5)
     assert pulse.token == first
     assert not pulse.alive()
 
@@ -127,7 +128,7 @@ def test_closing_does_not_wait_for_a_pulse_that_is_being_started(
     monkeypatch.setattr(module, "TO_BEGIN", 100)
     monkeypatch.setattr(module, "END_WITHIN_S", -0.9)
     os.kill(pid_of(pulses._pulse), signal.SIGKILL)
-    eventually(lambda: started)
+    until("a new pulse is started", lambda: started)
 
     began = time.monotonic()
     pulses.close()
@@ -157,6 +158,6 @@ def test_a_pulse_that_cannot_be_started_is_tried_again_and_told_once(
     with replaced(pulse, "ensure", away):
         os.kill(pid_of(pulse), signal.SIGKILL)
         assert enough.wait(60)
-    eventually(lambda: pulse.token != first and pulse.alive())
+    until("another pulse", lambda: pulse.token != first and pulse.alive())
     assert caplog.text.count("there is no other yet: Postgres is away") == 1
-    eventually(lambda: "takes its place" in caplog.text)
+    until("it says what takes its place", lambda: "takes its place" in caplog.text)

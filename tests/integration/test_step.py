@@ -22,7 +22,7 @@ from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.role import Held
 from fencepost_workers.step import Step
-from tests.acceptance.stage import until
+from tests.awaiting import until
 from tests.integration.step_shop import WITHIN_S, Failing, Shop, opened, replaced
 
 

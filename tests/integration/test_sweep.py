@@ -9,7 +9,7 @@ from fencepost.errors import Unreachable
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_workers.sweep import Sweeper, Swept, _tell, sweep
-from tests.acceptance.stage import until
+from tests.awaiting import until
 from tests.integration.step_shop import WITHIN_S, Shop, opened, replaced
 
 

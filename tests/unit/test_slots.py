@@ -1,7 +1,6 @@
 """Slots and tool threads: what a process does at once, and what a drain does to those who wait."""
 
 import threading
-import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -9,6 +8,7 @@ import pytest
 
 from fencepost_workers import slots as module
 from fencepost_workers.slots import Slots, ToolThreads
+from tests.awaiting import until
 
 
 def in_thread(action: Any) -> "Future[Any]":
@@ -126,16 +126,9 @@ def test_it_says_whether_there_is_room_and_what_has_ended() -> None:
     slots.take(2)
     assert slots.full
     waiting = in_thread(lambda: slots.take(1))
-    until(lambda: slots._waiting == 1)
+    until("one waits", lambda: slots._waiting == 1)
     slots.free(2)
     assert waiting.result(5) == 1
     assert (slots.full, slots.freed, slots.used) == (False, 2, 1)
     slots.drain()
     assert slots.draining
-
-
-def until(look: Any) -> None:
-    end = time.monotonic() + 10
-    while not look():
-        assert time.monotonic() < end
-        time.sleep(0.001)

@@ -12,7 +12,8 @@ import psycopg
 from fencepost.ledger.migrate import upgrade
 from fencepost_ops.local import LocalPostgres
 from fencepost_workers.pulse import Pulse
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.awaiting import until
+from tests.integration.rows import Sql, put_row, value
 
 TTL = timedelta(seconds=0.6)
 
@@ -88,7 +89,7 @@ def is_due(sql: Sql, subject: UUID) -> bool:
 def wait_for_stamp(sql: Sql, token: str) -> None:
     last_seen = "SELECT last_seen FROM fencepost.workers WHERE token = %s"
     before = value(sql, last_seen, token)
-    eventually(lambda: value(sql, last_seen, token) > before)
+    until("a new stamp", lambda: value(sql, last_seen, token) > before)
 
 
 def ended(sql: Sql, token: str) -> bool:

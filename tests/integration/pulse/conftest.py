@@ -6,8 +6,9 @@ import psycopg
 import pytest
 
 from fencepost_ops.local import LocalPostgres
+from tests.awaiting import until
 from tests.integration.pulse.bench import Worker, prepare, runs, worker_dsn
-from tests.integration.rows import Sql, eventually
+from tests.integration.rows import Sql
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def postgres() -> Iterator[LocalPostgres]:
 def pulses(postgres: LocalPostgres) -> Iterator[list[int]]:
     pids: list[int] = []
     yield pids
-    eventually(lambda: not any(runs(pid) for pid in pids))
+    until("no pulse is left", lambda: not any(runs(pid) for pid in pids))
 
 
 @pytest.fixture

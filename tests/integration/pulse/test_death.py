@@ -13,8 +13,9 @@ import pytest
 from fencepost_ops.local import LocalPostgres
 from fencepost_workers import pulse_program as program
 from fencepost_workers.suspects import Suspects
+from tests.awaiting import until
 from tests.integration.pulse.bench import Worker, claimed, ended, is_due, wait_for_stamp
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 
 
 def test_the_rows_of_a_killed_worker_are_due_within_a_second(
@@ -28,7 +29,7 @@ def test_the_rows_of_a_killed_worker_are_due_within_a_second(
 
     killed = time.monotonic()
     worker.kill()
-    eventually(lambda: all(is_due(sql, subject) for subject in mine))
+    until("the rows of the killed worker are due", lambda: all(is_due(sql, subject) for subject in mine))
 
     assert time.monotonic() - killed < 1
     assert ended(sql, worker.token)
@@ -45,8 +46,8 @@ def test_a_claim_that_commits_after_its_worker_was_killed_is_found_too(
     with psycopg.connect(postgres.superuser_dsn) as late:
         subject = claimed(late, worker.token)
         worker.kill()
-        eventually(lambda: ended(sql, worker.token))
-    eventually(lambda: is_due(sql, subject), within=2)
+        until("the killed worker has ended", lambda: ended(sql, worker.token))
+    until("the late claim is due", lambda: is_due(sql, subject), within_s=2)
 
 
 def test_a_row_locked_by_somebody_else_is_not_waited_for(
@@ -57,9 +58,9 @@ def test_a_row_locked_by_somebody_else_is_not_waited_for(
     with psycopg.connect(postgres.superuser_dsn) as holder:
         holder.execute("SELECT 1 FROM fencepost.outbox WHERE subject = %s FOR UPDATE", [locked])
         worker.kill()
-        eventually(lambda: is_due(sql, free), within=1)
+        until("the free row is due", lambda: is_due(sql, free), within_s=1)
         assert not is_due(sql, locked)
-    eventually(lambda: is_due(sql, locked), within=2)
+    until("the locked row is due", lambda: is_due(sql, locked), within_s=2)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +79,7 @@ def test_a_child_of_the_worker_does_not_hide_its_death(
 
     worker.process.kill()
 
-    eventually(lambda: is_due(sql, subject), within=2)
+    until("the row of the killed worker is due", lambda: is_due(sql, subject), within_s=2)
 
 
 def test_a_frozen_worker_keeps_its_pulse(sql: Sql, start_worker: Callable[..., Worker]) -> None:
@@ -123,7 +124,7 @@ pulse.suspects.named("shop", UUID("{innocent}"), 0).__enter__()"""
 
     worker.kill()
 
-    eventually(lambda: value(sql, FAILED, killer) == 1)
+    until("the named row has failed once", lambda: value(sql, FAILED, killer) == 1)
     assert "its worker died" in str((sql.execute(FAILED, [killer]).fetchone() or ("", ""))[1])
     assert value(sql, FAILED, past) == 0
     assert value(sql, FAILED, innocent) == 0, "its row is of another generation"

@@ -16,6 +16,7 @@ from fencepost.errors import Unreachable
 from fencepost_ops.local import LocalPostgres
 from fencepost_workers import pulse as module
 from fencepost_workers.pulse import Pulse
+from tests.awaiting import until
 from tests.integration.pulse.bench import (
     TTL,
     Worker,
@@ -29,7 +30,7 @@ from tests.integration.pulse.bench import (
     wait_for_stamp,
     worker_dsn,
 )
-from tests.integration.rows import Sql, eventually
+from tests.integration.rows import Sql
 
 
 def test_a_killed_pulse_is_noticed_and_the_worker_returns_under_a_new_token(sql: Sql, dsn: str) -> None:
@@ -40,7 +41,7 @@ def test_a_killed_pulse_is_noticed_and_the_worker_returns_under_a_new_token(sql:
         assert pulse.ensure() == first
 
         os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not pulse.alive())
+        until("the pulse is dead", lambda: not pulse.alive())
         second = pulse.ensure()
 
         assert pulse.alive()
@@ -55,7 +56,7 @@ def test_a_worker_whose_row_was_ended_by_somebody_else_returns_under_a_new_token
     with Pulse(dsn, "planner", TTL) as pulse:
         first = pulse.token
         sql.execute("UPDATE fencepost.workers SET ended_at = fencepost.now()")
-        eventually(lambda: not pulse.alive())
+        until("the pulse is dead", lambda: not pulse.alive())
 
         assert pulse.ensure() != first
 
@@ -171,6 +172,6 @@ def test_the_pulse_ends_after_its_worker_even_while_postgres_is_silent(
     os.kill(postgres.pid, signal.SIGSTOP)  # new connections are accepted by nobody
     try:
         worker.kill()
-        eventually(lambda: not runs(worker.pulse), within=4)
+        until("the pulse ends", lambda: not runs(worker.pulse), within_s=4)
     finally:
         os.kill(postgres.pid, signal.SIGCONT)

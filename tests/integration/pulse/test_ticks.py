@@ -11,8 +11,9 @@ import pytest
 
 from fencepost_workers import pulse_program as program
 from fencepost_workers.pulse import Pulse
+from tests.awaiting import until
 from tests.integration.pulse.bench import TTL, Worker, claimed, is_due, pulse_pid, wait_for_stamp
-from tests.integration.rows import Sql, eventually, value
+from tests.integration.rows import Sql, value
 
 SAID = "SELECT progress_at IS NOT NULL, busy, slots, draining FROM fencepost.workers WHERE token = %s"
 
@@ -27,21 +28,21 @@ def test_a_stamp_says_what_the_worker_does(sql: Sql, dsn: str) -> None:
     with Pulse(dsn, "planner", TTL) as pulse:
         assert said(sql, pulse.token) == (False, None, None, False)
         pulse.tick(progress=False, busy=2, slots=7, draining=False)
-        eventually(lambda: said(sql, pulse.token) == (False, 2, 7, False))
+        until("two are busy", lambda: said(sql, pulse.token) == (False, 2, 7, False))
         pulse.tick(progress=True, busy=3, slots=7, draining=False)
-        eventually(lambda: said(sql, pulse.token) == (True, 3, 7, False))
+        until("three are busy, with progress", lambda: said(sql, pulse.token) == (True, 3, 7, False))
         at = "SELECT progress_at FROM fencepost.workers WHERE token = %s"
         wait_for_stamp(sql, pulse.token)
         before = value(sql, at, pulse.token)
         pulse.tick(progress=False, busy=0, slots=7, draining=False)
-        eventually(lambda: said(sql, pulse.token) == (True, 0, 7, False))
+        until("nothing is busy", lambda: said(sql, pulse.token) == (True, 0, 7, False))
         assert abs((value(sql, at, pulse.token) - before).total_seconds()) < 0.1, "progress is when it was"
 
 
 def test_a_drain_is_stamped_at_once(sql: Sql, dsn: str) -> None:
     with Pulse(dsn, "planner", timedelta(hours=1)) as pulse:
         pulse.tick(progress=True, busy=1, slots=7, draining=True)
-        eventually(lambda: said(sql, pulse.token) == (True, 1, 7, True))
+        until("the drain is stamped", lambda: said(sql, pulse.token) == (True, 1, 7, True))
 
 
 def test_a_pulse_that_hangs_costs_its_worker_nothing(sql: Sql, dsn: str) -> None:
@@ -52,7 +53,7 @@ def test_a_pulse_that_hangs_costs_its_worker_nothing(sql: Sql, dsn: str) -> None
             pulse.tick(progress=True, busy=1, slots=7, draining=False)
         assert time.monotonic() - began < 5
         os.kill(pulse_pid(pulse), signal.SIGCONT)
-        eventually(lambda: said(sql, pulse.token) == (True, 1, 7, False))
+        until("the woken pulse stamps", lambda: said(sql, pulse.token) == (True, 1, 7, False))
     pulse.tick(progress=True, busy=1, slots=7, draining=False)
 
 
@@ -72,7 +73,7 @@ def test_a_worker_that_stands_still_for_too_long_is_killed(
     assert worker.process.wait(15) == -signal.SIGKILL
 
     assert time.monotonic() - began > 1
-    eventually(lambda: is_due(sql, subject), within=2)
+    until("the row of the killed worker is due", lambda: is_due(sql, subject), within_s=2)
 
 
 def test_a_worker_that_ticks_again_in_time_is_left_alone(start_worker: Callable[..., Worker]) -> None:

@@ -12,8 +12,9 @@ from fencepost_relay import taking
 from fencepost_relay.publisher import QUEUES
 from fencepost_relay.relay import Relay
 from fencepost_relay.taking import TAKE_FRESH
+from tests.awaiting import until
 from tests.integration.relay.bench import Clock, items, messages, pass_seconds, published
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 
 ONCE = "SELECT count(*), sum(publish_count) FROM fencepost.outbox"
 
@@ -124,7 +125,7 @@ def test_a_relay_frozen_in_the_middle_of_taking_holds_up_only_what_it_has_locked
                 pass_seconds(relay, clock, 1)
             return set(published(raw)) == free | held
 
-        eventually(found)
+        until("what the frozen one held is published", found)
         with pytest.raises(psycopg.Error, match="idle-in-transaction"):
             frozen.commit()
     assert value(sql, "SELECT max(publish_count) FROM fencepost.outbox") == 1

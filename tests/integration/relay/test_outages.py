@@ -14,6 +14,7 @@ from fencepost.errors import Unreachable, UsageError
 from fencepost_ops.local import LocalPostgres, LocalValkey
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import Relay
+from tests.awaiting import until
 from tests.integration.relay.bench import (
     Watched,
     cut_sessions,
@@ -22,7 +23,7 @@ from tests.integration.relay.bench import (
     publish_again,
     published,
 )
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 from tests.integration.wires import Proxy
 
 # ---- outages
@@ -66,7 +67,7 @@ def test_a_broker_that_falls_silent_between_take_and_publish_costs_one_interval(
     finally:
         os.kill(valkey.pid, signal.SIGCONT)
     assert value(sql, "SELECT publish_count FROM fencepost.outbox") == 1
-    eventually(raw.ping)
+    until("Valkey answers again", raw.ping)
     raw.delete("planner")  # what was sent into the silence may have arrived
 
     publish_again(sql)

@@ -10,8 +10,9 @@ from fencepost.publication import MOST_FAILURES
 from fencepost_ops.local import LocalValkey
 from fencepost_relay.publisher import Item, Publisher
 from fencepost_relay.relay import Relay
+from tests.awaiting import until
 from tests.integration.relay.bench import Clock, Process, items, messages, pass_seconds, published
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 
 ROW = "SELECT failures, error, dead_at IS NOT NULL, publish_count FROM fencepost.outbox WHERE subject = %s"
 LATER = "UPDATE fencepost.outbox SET publish_at = fencepost.now() WHERE dead_at IS NULL"
@@ -92,7 +93,10 @@ def test_a_broker_that_refuses_is_nobodys_failure_and_is_asked_with_a_single_row
     assert value(sql, "SELECT count(*) FROM fencepost.outbox WHERE publish_count = 1") == 5
     raw.delete("planner")
     sql.execute(LATER)
-    eventually(lambda: bool(pass_seconds(relay, clock, 1)) or len(set(published(raw))) == 5)
+    until(
+        "all five rows are published",
+        lambda: bool(pass_seconds(relay, clock, 1)) or len(set(published(raw))) == 5,
+    )
     assert value(sql, "SELECT sum(failures) FROM fencepost.outbox") == 0
 
 
@@ -101,9 +105,12 @@ def test_a_relay_process_says_what_it_cannot_publish_and_goes_on(
 ) -> None:
     put_row(sql, queue="ghosts", due_in="-1 s")
     relay = start_relay(FENCEPOST_POLL_MS="20", FENCEPOST_REPUBLISH_S="0.01")
-    eventually(lambda: relay.says("1 rows are set aside, see `fencepost outbox --dead`"))
+    until(
+        "the relay says that a row is set aside",
+        lambda: relay.says("1 rows are set aside, see `fencepost outbox --dead`"),
+    )
     good = put_row(sql)
-    eventually(lambda: str(good) in published(raw))
+    until("the good row is published", lambda: str(good) in published(raw))
     assert relay.stop() == 0
     assert relay.says("1 rows could not be published and are tried again later; the first, shop/")
 
@@ -116,4 +123,4 @@ def test_a_relay_that_dies_between_taking_and_failing_leaves_the_row_to_be_found
     killed.wait()
     assert sql.execute(ROW, [ghost]).fetchall() == [(0, None, False, 0)]
     relay = make_relay()
-    eventually(lambda: relay.run_once().setbacks)
+    until("the row fails", lambda: relay.run_once().setbacks)

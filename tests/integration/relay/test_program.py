@@ -15,12 +15,13 @@ from fencepost.doorbell import Doorbell
 from fencepost_ops.local import LocalValkey
 from fencepost_relay.__main__ import main
 from fencepost_relay.relay import Relay
+from tests.awaiting import until
 from tests.integration.relay.bench import (
     Process,
     cut_sessions,
     published,
 )
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 
 
 @pytest.mark.parametrize("point", ["relay.after_take", "relay.after_publish"])
@@ -39,7 +40,7 @@ def test_a_relay_killed_in_a_pass_loses_nothing(
 
     raw.delete("planner")  # a message that was sent is lost as well
     survivor = make_relay()
-    eventually(lambda: survivor.run_once().published)
+    until("the survivor publishes", lambda: survivor.run_once().published)
 
     assert published(raw) == [subject]
 
@@ -49,14 +50,14 @@ def test_a_ring_is_answered_long_before_the_poll(
 ) -> None:
     first = put_row(sql)
     relay = start_relay(FENCEPOST_POLL_MS="60000")
-    eventually(lambda: published(raw) == [str(first)])
+    until("the first row is published", lambda: published(raw) == [str(first)])
     second, timer = put_row(sql), put_row(sql, due_in="1 s")
 
     began = time.monotonic()
     with Doorbell(valkey.url()) as doorbell:
         doorbell.ring()
-        eventually(lambda: published(raw)[:2] == [str(first), str(second)])
-    eventually(lambda: published(raw) == [str(first), str(second), str(timer)])
+        until("the second row is published", lambda: published(raw)[:2] == [str(first), str(second)])
+    until("the timer is published", lambda: published(raw) == [str(first), str(second), str(timer)])
 
     assert time.monotonic() - began < 30, "a timer needs neither ring nor poll, which is a minute here"
     assert relay.stop() == 0
@@ -69,12 +70,12 @@ def test_a_relay_stops_within_two_seconds_while_postgres_is_silent(
 ) -> None:
     put_row(sql)
     relay = start_relay(FENCEPOST_POLL_MS="60000")
-    eventually(lambda: len(published(raw)) == 1)
+    until("the row is published", lambda: len(published(raw)) == 1)
     backend = value(sql, "SELECT pid FROM pg_stat_activity WHERE application_name = 'fencepost relay'")
     os.kill(backend, signal.SIGSTOP)
     try:
         raw.rpush("fencepost:doorbell", "1")
-        eventually(lambda: raw.llen("fencepost:doorbell") == 0)
+        until("the bell is heard", lambda: raw.llen("fencepost:doorbell") == 0)
         began = time.monotonic()
         assert relay.stop() == 0
         assert time.monotonic() - began < 2
@@ -86,17 +87,17 @@ def test_a_relay_outlives_outages_of_broker_and_postgres_and_says_so_once(
     sql: Sql, raw: redis.Redis, valkey: LocalValkey, start_relay: Callable[..., Process]
 ) -> None:
     relay = start_relay(FENCEPOST_POLL_MS="20")
-    eventually(lambda: relay.says("runs"))
+    until("the relay runs", lambda: relay.says("runs"))
 
     raw.config_set("requirepass", "another")
     raw.client_kill_filter(_type="normal", skipme=True)
-    eventually(lambda: relay.says("pass failed"))
+    until("the relay says that a pass failed", lambda: relay.says("pass failed"))
     raw.config_set("requirepass", valkey.url().split(":")[2].split("@")[0])
-    eventually(lambda: relay.says("passes succeed again"))
+    until("the relay says that passes succeed", lambda: relay.says("passes succeed again"))
 
     cut_sessions(sql)
     subject = put_row(sql)
-    eventually(lambda: published(raw) == [str(subject)])
+    until("the row is published", lambda: published(raw) == [str(subject)])
     assert relay.stop() == 0
 
 
@@ -161,7 +162,7 @@ def test_a_celery_worker_hears_what_the_relay_publishes(
         stdout=subprocess.DEVNULL,
     )
     try:
-        eventually(lambda: raw.llen("heard") == 4)
+        until("the consumer hears all four queues", lambda: raw.llen("heard") == 4)
     finally:
         consumer.kill()
         consumer.wait()

@@ -13,6 +13,7 @@ from fencepost_ops.local import LocalPostgres, LocalValkey
 from fencepost_relay import taking
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import Relay
+from tests.awaiting import until
 from tests.integration.relay.bench import (
     MINUTE,
     Clock,
@@ -26,7 +27,7 @@ from tests.integration.relay.bench import (
     publish_again,
     published,
 )
-from tests.integration.rows import Sql, eventually, put_row, value
+from tests.integration.rows import Sql, put_row, value
 
 # ---- what is published
 
@@ -193,12 +194,12 @@ def test_two_relay_processes_publish_each_due_row_once(
 ) -> None:
     queues = ("planner", "dispatcher")
     relays = [start_relay(FENCEPOST_POLL_MS="1", FENCEPOST_TASK_LIST="7") for _ in range(2)]
-    eventually(lambda: all(relay.says("runs") for relay in relays))
+    until("both relays run", lambda: all(relay.says("runs") for relay in relays))
     with sql.transaction():  # due one after the other, so that the two meet again and again
         subjects = [str(put_row(sql, queue=queues[n % 2], due_in=f"{4 * n} ms")) for n in range(300)]
 
     taken = "SELECT count(*) FROM fencepost.outbox WHERE publish_count > 0"
-    eventually(lambda: value(sql, taken) == len(subjects))
+    until("every row is published", lambda: value(sql, taken) == len(subjects))
     for relay in relays:
         assert relay.stop() == 0
     assert sorted(published(raw, "planner") + published(raw, "dispatcher")) == sorted(subjects)

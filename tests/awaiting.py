@@ -1,0 +1,20 @@
+"""Conditions that come true in their own time. Nothing sleeps for a fixed time: it looks until a deadline."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+def until(
+    what: str, look: Callable[[], Found | None], within_s: float = 60.0, *, every_s: float = 0.02
+) -> Found:
+    """The first true thing `look` gives. AssertionError, saying what was awaited for how long and what was
+    seen last, if none comes in time.
+    """
+    end = time.monotonic() + within_s
+    while not (found := look()):
+        assert time.monotonic() < end, f"after {within_s:g} s still not: {what}; seen last: {found!r}"
+        time.sleep(every_s)
+    return found
