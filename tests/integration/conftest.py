@@ -1,6 +1,9 @@
-"""Fixtures of the ledger tests: a database per module; after every test, proof that rows follow events."""
+"""Fixtures of the ledger tests: a database per module; after every test, proof that rows follow events. And
+`fencepost` in this process.
+"""
 
 import itertools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +15,7 @@ from fencepost.ledger.verify import verify_run
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
+from tests.integration.shell import Shell
 
 _numbers = itertools.count(1)
 
@@ -45,3 +49,16 @@ def bench(module_bench: Bench) -> Iterator[Bench]:
         for run in dict.fromkeys(module_bench.started):
             result = verify_run(connection, TENANT, run)
             assert result.ok, result.fault
+
+
+@pytest.fixture
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests may have settings of their own in the environment: they are taken out of it."""
+    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def shell(database: LedgerDatabase, no_settings: None) -> Shell:
+    """`fencepost` on a database of this test's own."""
+    return Shell(database, {"COLUMNS": "240"})

@@ -31,13 +31,6 @@ from tests.integration.shell import (
 
 
 @pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
-    return Shell(database, {"COLUMNS": "240"})
-
-
-@pytest.fixture
 def bench(database: LedgerDatabase) -> Iterator[Bench]:
     with open_bench(database) as opened:
         yield opened

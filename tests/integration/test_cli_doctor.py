@@ -1,6 +1,5 @@
 """`fencepost doctor` against a real Postgres and a real Valkey, healthy and not."""
 
-import os
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -34,11 +33,7 @@ def broker(valkey: LocalValkey) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def shell(
-    database: LedgerDatabase, valkey: LocalValkey, broker: redis.Redis, monkeypatch: pytest.MonkeyPatch
-) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
+def shell(database: LedgerDatabase, valkey: LocalValkey, broker: redis.Redis, no_settings: None) -> Shell:
     return Shell(database, {"COLUMNS": "240", "FENCEPOST_REDIS_URL": valkey.url()})
 
 

@@ -1,21 +1,11 @@
 """`fencepost intake`: what became no run is seen, dealt with and dropped."""
 
-import os
 import uuid
 from uuid import UUID
 
 import psycopg
-import pytest
 
-from fencepost_ops.database import LedgerDatabase
 from tests.integration.shell import Shell
-
-
-@pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
-    return Shell(database, {"COLUMNS": "240"})
 
 
 def refuse(shell: Shell, error: str, tenant: str = "shop", refusal: UUID | None = None) -> UUID:

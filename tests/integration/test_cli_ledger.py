@@ -1,6 +1,5 @@
 """What the command line says of a real ledger, and how a person settles what needs one."""
 
-import os
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -23,13 +22,6 @@ from tests.integration.shell import (
     order,
     succeeded,
 )
-
-
-@pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
-    return Shell(database, {"COLUMNS": "240"})
 
 
 @pytest.fixture

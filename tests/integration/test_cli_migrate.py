@@ -51,9 +51,7 @@ def bare(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDa
 
 
 @pytest.fixture
-def shell(bare: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
+def shell(bare: LedgerDatabase, no_settings: None) -> Shell:
     return Shell(bare, {"COLUMNS": "240"})
 
 

@@ -1,6 +1,5 @@
 """`fencepost outbox`: what is set aside, how it is sent again, and what nobody claims."""
 
-import os
 import re
 from collections.abc import Iterator
 from uuid import UUID
@@ -23,13 +22,6 @@ ROW = (
     " FROM fencepost.outbox WHERE subject = %s"
 )
 SENT = [(1, 0, None, True, 0, True)]
-
-
-@pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
-    return Shell(database, {"COLUMNS": "240"})
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """`fencepost watch` on a real ledger: a run as it happens, the fleet, a Postgres that goes away."""
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -18,13 +17,6 @@ from fencepost_ops.commands import live
 from fencepost_ops.database import LedgerDatabase
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
 from tests.integration.shell import Shell, needs_repair, on_terminal, process, succeeded
-
-
-@pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
-    return Shell(database, {"COLUMNS": "240"})
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """`fencepost logins`: the users a deployment works as, made from the DSNs its processes will use."""
 
-import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +25,7 @@ def folder(tmp_path: Path, postgres: LocalPostgres) -> Iterator[Path]:
 
 
 @pytest.fixture
-def shell(database: LedgerDatabase, monkeypatch: pytest.MonkeyPatch) -> Shell:
-    for name in [name for name in os.environ if name.startswith("FENCEPOST_")]:
-        monkeypatch.delenv(name)
+def shell(database: LedgerDatabase, no_settings: None) -> Shell:
     return Shell(database, {"FENCEPOST_DSN": database.owner})
 
 
