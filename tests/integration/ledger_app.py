@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
+from fencepost.app import Dependency
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
 from fencepost.contracts import FirstFailure
 
@@ -51,7 +52,16 @@ class Gate:
 
 def bench_app() -> App:
     app = App("bench")
-    wallet = app.dependency(
+    wallet = _wallet(app)
+    _add_debits(wallet)
+    _add_the_rest(wallet)
+    _add_slow(app)
+    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send"])
+    return app
+
+
+def _wallet(app: App) -> Dependency:
+    return app.dependency(
         "wallet",
         base_url="http://127.0.0.1:9",
         attempts=3,
@@ -62,6 +72,10 @@ def bench_app() -> App:
         backoff=timedelta(milliseconds=1),
         reconcile_for=30 * SECOND,
     )
+
+
+def _add_debits(wallet: Dependency) -> None:
+    """Deduplicated, looked up, and offset by a refund."""
 
     @wallet.http(
         "wallet.debit",
@@ -91,6 +105,10 @@ def bench_app() -> App:
     def undo(args: Debit, result: Any) -> Proposal:
         return Proposal("wallet.refund", {"order": args.order, "minor": args.minor})
 
+
+def _add_the_rest(wallet: Dependency) -> None:
+    """What promises nothing or stores its failures, what only reads, what cannot be offset."""
+
     @wallet.http("wallet.note", effect=Effect.REVERSIBLE, intent=lambda a: ("note", a.order), required=False)
     def note(args: Debit) -> Request:
         return Request.post("/notes", json={"order": args.order})
@@ -116,6 +134,9 @@ def bench_app() -> App:
     def send(args: Debit) -> Request:
         return Request.post("/mails", json={"order": args.order})
 
+
+def _add_slow(app: App) -> None:
+    """A dependency that is asked again after ten seconds."""
     slow = app.dependency("slow", base_url="http://127.0.0.1:9", backoff=10 * SECOND, per_attempt=2 * SECOND)
 
     @slow.http(
@@ -137,6 +158,3 @@ def bench_app() -> App:
     @slow.http("slow.gift", effect=Effect.REVERSIBLE, intent=lambda a: ("gift", a.order), contract=quiet)
     def gift(args: Debit) -> Request:
         return Request.post("/gifts", json={"order": args.order})
-
-    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send"])
-    return app
