@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from fencepost import (
     Request,
     Turn,
 )
-from fencepost.app import DependencyOptions
+from fencepost.app import Dependency, DependencyOptions
 from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+from fencepost.declarations import HttpTool
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
 
@@ -107,126 +109,79 @@ class Refund(BaseModel):
     debit: str
 
 
-def _debit(args: Debit) -> Request:
+def ask_debit(args: Debit) -> Request:
     amount = {"currency": "EUR", "amount_minor": args.minor, "scale": 2}
     return Request.post(
         "/wallet/debits", json={"account": "acc", "amount": amount, "reference": args.reference}
     )
 
 
-def _wallet_by_key(_args: BaseModel, key: str) -> Request:
+def by_key(_args: BaseModel, key: str) -> Request:
     return Request.get(f"/wallet/by-key/{key}")
 
 
-@bank.http(
-    "bank.refund",
-    effect=Effect.IRREVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("refund", a.reference),
-)
-def refund(args: Refund) -> Request:
-    return Request.post("/wallet/refunds", json={"debit": args.debit, "reference": args.reference})
-
-
-@bank.http(
-    "bank.debit",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("debit", a.reference),
-)
-def debit(args: Debit) -> Request:
-    return _debit(args)
-
-
-@bank.http(
-    "bank.once",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=ASKED_ONLY,
-    intent=lambda a: ("once", a.reference),
-)
-def once(args: Debit) -> Request:
-    return _debit(args)
-
-
-@blind.http(
-    "blind.debit",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=UNSEEN,
-    intent=lambda a: ("debit", a.reference),
-)
-def blindly(args: Debit) -> Request:
-    return _debit(args)
-
-
-@patient.http(
-    "patient.debit",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("debit", a.reference),
-)
-def patiently(args: Debit) -> Request:
-    """An attempt may take so long that only a death explains an earlier takeover."""
-    return _debit(args)
-
-
-for _tool in (refund, debit, once, patiently):
-    _tool.lookup(_wallet_by_key)
-
-
-def _pay_back(args: Debit, receipt: Receipt) -> Proposal:
+def pay_back(args: Debit, receipt: Receipt) -> Proposal:
     return Proposal("bank.refund", Refund(reference=args.reference, debit=receipt.id))
 
 
+def a_debit(
+    dependency: Dependency,
+    name: str,
+    intent: str,
+    contract: Contract = orders.PROMISED,
+    ask: Callable[[Debit], Request] = ask_debit,
+) -> HttpTool[Debit, Receipt]:
+    """A tool that debits: one intent for a reference under this word."""
+    return dependency.http(
+        name,
+        effect=Effect.REVERSIBLE,
+        returns=Receipt,
+        contract=contract,
+        intent=lambda a: (intent, a.reference),
+    )(ask)
+
+
+def a_refund(
+    dependency: Dependency, name: str, contract: Contract = orders.PROMISED
+) -> HttpTool[Refund, Receipt]:
+    """A tool that pays back: one intent for a reference, whichever tool it is."""
+
+    def ask(args: Refund) -> Request:
+        return Request.post("/wallet/refunds", json={"debit": args.debit, "reference": args.reference})
+
+    return dependency.http(
+        name,
+        effect=Effect.IRREVERSIBLE,
+        returns=Receipt,
+        contract=contract,
+        intent=lambda a: ("refund", a.reference),
+    )(ask)
+
+
+debit = a_debit(bank, "bank.debit", "debit")
+once = a_debit(bank, "bank.once", "once", ASKED_ONLY)
+blindly = a_debit(blind, "blind.debit", "debit", UNSEEN)
+patiently = a_debit(patient, "patient.debit", "debit")
+"""An attempt may take so long that only a death explains an earlier takeover."""
+pay = a_debit(blind, "blind.pay", "pay", UNSEEN)
+"""Quiet soon after it was sent, so that its offset need not wait."""
+
+refund = a_refund(bank, "bank.refund")
+refund_blindly = a_refund(blind, "blind.refund", UNSEEN)
+"""Offsets soon, and is settled by a repeat."""
+repay = a_refund(blind, "blind.repay")
+"""Offsets soon, and can be asked about."""
+
+for _debit in (debit, once, patiently):
+    _debit.lookup(by_key)
+for _refund in (refund, repay):
+    _refund.lookup(by_key)
 for _reversible in (debit, once, blindly, patiently):
-    _reversible.compensate(_pay_back)
-
-
-@blind.http(
-    "blind.refund",
-    effect=Effect.IRREVERSIBLE,
-    returns=Receipt,
-    contract=UNSEEN,
-    intent=lambda a: ("refund", a.reference),
-)
-def refund_blindly(args: Refund) -> Request:
-    """Offsets soon, and is settled by a repeat."""
-    return refund(args)
-
-
-@blind.http(
-    "blind.repay",
-    effect=Effect.IRREVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("refund", a.reference),
-)
-def repay(args: Refund) -> Request:
-    """Offsets soon, and can be asked about."""
-    return refund(args)
-
-
-repay.lookup(_wallet_by_key)
-
-
-@blind.http(
-    "blind.pay",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=UNSEEN,
-    intent=lambda a: ("pay", a.reference),
-)
-def pay(args: Debit) -> Request:
-    """Quiet soon after it was sent, so that its offset need not wait."""
-    return _debit(args)
+    _reversible.compensate(pay_back)
 
 
 @pay.compensate
-def pay_back(args: Debit, receipt: Receipt) -> Proposal:
+def pay_back_one_way_or_other(args: Debit, receipt: Receipt) -> Proposal:
     """By a refund that can be asked about where the reference says so, else by one that cannot.
 
     Planning it kills its process where the reference says so, as long as there is a file `deadly`.
@@ -263,10 +218,10 @@ _RESULTS: dict[str, Any] = {
     "nan": {"id": "r-nan", "number": float("nan"), "low": float("-inf"), "high": float("inf")},
     "surrogate": {"id": "r-half", "text": "half \ud83d of it"},
 }
-_RECEIPT = {"id": "deed"}
+RECEIPT = {"id": "deed"}
 
 
-def _effect(service: str, attempt: Attempt, result: dict[str, Any]) -> None:
+def make_effect(service: str, attempt: Attempt, result: dict[str, Any]) -> None:
     """Make the effect: one line, appended in one write, that outlives this process."""
     whose = {
         "service": service,
@@ -286,7 +241,7 @@ def _end(deed: Deed) -> Any:
 
 
 def _result(deed: Deed) -> dict[str, Any]:
-    result: dict[str, Any] = _RESULTS.get(deed.then, _RECEIPT)
+    result: dict[str, Any] = _RESULTS.get(deed.then, RECEIPT)
     return result
 
 
@@ -295,7 +250,7 @@ def do(args: Deed, attempt: Attempt) -> Any:
     """In a thread."""
     if args.then == "refuse":
         raise NotApplied("nothing\x00 was done")
-    _effect("local", attempt, _result(args))
+    make_effect("local", attempt, _result(args))
     time.sleep(args.hundredths / 100)
     return _end(args)
 
@@ -303,7 +258,7 @@ def do(args: Deed, attempt: Attempt) -> Any:
 @local.python("local.await", effect=Effect.IRREVERSIBLE, intent=lambda a: ("await", a.reference))
 async def wait(args: Deed, attempt: Attempt) -> Any:
     """On the event loop."""
-    _effect("local", attempt, _result(args))
+    make_effect("local", attempt, _result(args))
     await asyncio.sleep(args.hundredths / 100)
     return _end(args)
 
@@ -316,9 +271,9 @@ def _hog(hundredths: int) -> None:
 @patient.python("patient.hog", effect=Effect.IRREVERSIBLE, intent=lambda a: ("hog", a.reference))
 def hog(args: Deed, attempt: Attempt) -> Any:
     """Within its attempt, but for several times the TTL of its worker's stamp."""
-    _effect("patient", attempt, _RECEIPT)
+    make_effect("patient", attempt, RECEIPT)
     _hog(args.hundredths)
-    return _RECEIPT
+    return RECEIPT
 
 
 REPEATABLE = Contract(
@@ -327,13 +282,13 @@ REPEATABLE = Contract(
 )
 
 
-def _first(service: str, attempt: Attempt) -> bool:
+def first_time(service: str, attempt: Attempt) -> bool:
     """Make the effect unless its key had it already; whether it was made now."""
     try:
         (FOLDER / f"key-{attempt.operation_key}").touch(exist_ok=False)
     except FileExistsError:
         return False
-    _effect(service, attempt, _RECEIPT)
+    make_effect(service, attempt, RECEIPT)
     return True
 
 
@@ -342,9 +297,9 @@ def _first(service: str, attempt: Attempt) -> bool:
 )
 async def hog_loop(args: Deed, attempt: Attempt) -> Any:
     """Longer than its attempt may take, on the loop itself, the first time."""
-    if _first("hasty", attempt):
+    if first_time("hasty", attempt):
         _hog(args.hundredths)
-    return _RECEIPT
+    return RECEIPT
 
 
 @deadly.python(
@@ -352,7 +307,7 @@ async def hog_loop(args: Deed, attempt: Attempt) -> Any:
 )
 def again(args: Deed, attempt: Attempt) -> Any:
     """Kills its process after the effect, and at every repeat."""
-    _first("deadly", attempt)
+    first_time("deadly", attempt)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

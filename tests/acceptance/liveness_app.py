@@ -10,9 +10,20 @@ from typing import Any
 
 from fencepost import Context, Effect, Proposal, Request, Response, Turn
 from fencepost.tools import Attempt
-from fencepost_ops.examples import orders
 from tests.acceptance import apps
-from tests.acceptance.apps import ASKED_ONLY, Debit, Receipt, Refund, app, bank, local, patient
+from tests.acceptance.apps import (
+    ASKED_ONLY,
+    Debit,
+    Receipt,
+    a_debit,
+    app,
+    ask_debit,
+    bank,
+    by_key,
+    local,
+    patient,
+    pay_back,
+)
 
 __all__ = ["app"]
 
@@ -23,38 +34,15 @@ def _die(*_: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _debit(args: Debit) -> Request:
-    amount = {"currency": "EUR", "amount_minor": args.minor, "scale": 2}
-    return Request.post(
-        "/wallet/debits", json={"account": "acc", "amount": amount, "reference": args.reference}
-    )
-
-
-def _by_key(_args: Debit, key: str) -> Request:
-    return Request.get(f"/wallet/by-key/{key}")
-
-
-@bank.http(
-    "dies.request",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("dies in request", a.reference),
-)
-def in_request(args: Debit) -> Request:
+def _ask_and_die(args: Debit) -> Request:
     _die()
-    return _debit(args)
+    return ask_debit(args)
 
 
-@bank.http(
-    "dies.parse",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("dies in parse", a.reference),
-)
-def in_parse(args: Debit) -> Request:
-    return _debit(args)
+in_request = a_debit(bank, "dies.request", "dies in request", ask=_ask_and_die)
+in_parse = a_debit(bank, "dies.parse", "dies in parse")
+in_lookup = a_debit(bank, "dies.lookup", "dies in lookup", ASKED_ONLY)
+in_offset = a_debit(bank, "dies.offset", "dies in offset")
 
 
 @in_parse.parse
@@ -63,46 +51,22 @@ def _parse(response: Response) -> Receipt:
     return Receipt(id="never")
 
 
-@bank.http(
-    "dies.lookup",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=ASKED_ONLY,
-    intent=lambda a: ("dies in lookup", a.reference),
-)
-def in_lookup(args: Debit) -> Request:
-    return _debit(args)
-
-
 @in_lookup.lookup
 def _lookup(args: Debit, key: str) -> Request:
     _die()
-    return _by_key(args, key)
-
-
-@bank.http(
-    "dies.offset",
-    effect=Effect.REVERSIBLE,
-    returns=Receipt,
-    contract=orders.PROMISED,
-    intent=lambda a: ("dies in offset", a.reference),
-)
-def in_offset(args: Debit) -> Request:
-    return _debit(args)
+    return by_key(args, key)
 
 
 @in_offset.compensate
 def _offset(args: Debit, receipt: Receipt) -> Proposal:
     _die()
-    return Proposal("bank.refund", Refund(reference=args.reference, debit=receipt.id))
+    return pay_back(args, receipt)
 
 
 for _tool in (in_request, in_parse, in_offset):
-    _tool.lookup(_by_key)
+    _tool.lookup(by_key)
 for _tool in (in_request, in_parse, in_lookup):
-    _tool.compensate(
-        lambda args, receipt: Proposal("bank.refund", Refund(reference=args.reference, debit=receipt.id))
-    )
+    _tool.compensate(pay_back)
 
 
 # -- forks: the child comes back from the tool as if it were the worker --
@@ -110,27 +74,27 @@ for _tool in (in_request, in_parse, in_lookup):
 
 @local.python("fork.thread", effect=Effect.IRREVERSIBLE, intent=lambda a: ("fork", a.reference))
 def fork_thread(args: apps.Deed, attempt: Attempt) -> Any:
-    apps._effect("local", attempt, apps._RECEIPT)
+    apps.make_effect("local", attempt, apps.RECEIPT)
     os.fork()
-    return apps._RECEIPT
+    return apps.RECEIPT
 
 
 @local.python("fork.loop", effect=Effect.IRREVERSIBLE, intent=lambda a: ("fork", a.reference))
 async def fork_loop(args: apps.Deed, attempt: Attempt) -> Any:
     """While other items of this process wait on the loop it forks, and awaits once more in both."""
-    apps._effect("local", attempt, apps._RECEIPT)
+    apps.make_effect("local", attempt, apps.RECEIPT)
     await asyncio.sleep(args.hundredths / 100)
     os.fork()
     await asyncio.sleep(0)
-    return apps._RECEIPT
+    return apps.RECEIPT
 
 
 @local.python("late.do", effect=Effect.IRREVERSIBLE, intent=lambda a: ("late", a.reference))
 async def late(args: apps.Deed, attempt: Attempt) -> Any:
     """Its effect comes at the end: whoever resumes a copy of it has it twice."""
     await asyncio.sleep(args.hundredths / 100)
-    apps._effect("local", attempt, apps._RECEIPT)
-    return apps._RECEIPT
+    apps.make_effect("local", attempt, apps.RECEIPT)
+    return apps.RECEIPT
 
 
 @patient.python(
@@ -141,9 +105,9 @@ async def late(args: apps.Deed, attempt: Attempt) -> Any:
 )
 def patiently(args: apps.Deed, attempt: Attempt) -> Any:
     """Longer than a drain may take, the first time."""
-    if apps._first("patient", attempt):
+    if apps.first_time("patient", attempt):
         time.sleep(args.hundredths / 100)
-    return apps._RECEIPT
+    return apps.RECEIPT
 
 
 # -- a run that goes on until it is told --
