@@ -239,9 +239,11 @@ def test_a_producer_may_be_lost_before_and_after_its_commit(stage: Stage) -> Non
     with producers(stage) as lost:
         for point in PRODUCER:
             FAULTS.arm(f"{point}=error")
-            with pytest.raises(FaultInjected):
-                stage.send(key=f"{point}=error")
-            FAULTS.disarm()
+            try:
+                with pytest.raises(FaultInjected):
+                    stage.send(key=f"{point}=error")
+            finally:
+                FAULTS.disarm()
         assert [lost[f"{point}=crash"].wait(30) for point in PRODUCER] == [-signal.SIGKILL] * 2
         frozen = [lost[f"{point}=pause"] for point in PRODUCER]
         for one in frozen:
