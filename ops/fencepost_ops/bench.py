@@ -1,9 +1,10 @@
 """`make bench`: what this machine does, with every defence on and nothing made durable later than usual.
 
-    python -m fencepost_ops.bench [--runs N] [--only NAME]... [--finished N] [--json]
+    python -m fencepost_ops.bench [--runs N] [--only NAME]... [--finished N] [--scale ROLE=N]... [--json]
 
-Everything runs here: Postgres (fsync on), Valkey, sandbox, relay and one worker per queue. Other load on the
-machine shows in the figures; so does a virtual disk.
+Everything runs here: Postgres (fsync on), Valkey, sandbox, relay, two planners and one worker for each other
+queue: an interpreter keeps one core busy at most, and planners have most to do. Other load on the machine
+shows in the figures; so does a virtual disk.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from fencepost_ops.bench_measures import COMMIT_TIMES, Bencher, Finished
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.examples.bench_app import PER_TURN, SLOW_S
 from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_ops.up import Scale
 
 APP: Final = "fencepost_ops.examples.bench_app:app"
 WAITING: Final = 1000
 WARM_UP: Final = 200
+SCALE: Final = {"planner": 2}
 
 Measure = Callable[[Bencher, int], Any]
 MEASURES: Final[dict[str, tuple[str, Measure]]] = {
@@ -43,17 +46,31 @@ MEASURES: Final[dict[str, tuple[str, Measure]]] = {
 @click.option("--runs", type=click.IntRange(min=20), default=2000, show_default=True, help="Runs at most.")
 @click.option("--only", multiple=True, type=click.Choice(list(MEASURES)), help="Measure these alone.")
 @click.option("--finished", type=click.IntRange(min=1), help="Measure again among so many finished runs.")
+@click.option(
+    "--scale",
+    type=Scale(),
+    multiple=True,
+    metavar="ROLE=N",
+    help="Workers of a role; two planners at first.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--data", type=click.Path(path_type=Path), help="Where the data lies; a temporary folder.")
 @click.option("--log", type=click.File("w"), help="Where the fleet's own output goes.")
 def bench(
-    runs: int, only: Sequence[str], finished: int | None, as_json: bool, data: Path | None, log: Any
+    runs: int,
+    only: Sequence[str],
+    finished: int | None,
+    scale: Sequence[tuple[str, int]],
+    as_json: bool,
+    data: Path | None,
+    log: Any,
 ) -> None:
     """Measure runs per second, latency and memory on this machine."""
     with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123 - a device
         options = FleetOptions(
             app=APP,
             data=data,
+            scale=SCALE | dict(scale),
             env={"FENCEPOST_SLOTS": str(WAITING)},
             postgres_settings=COMMIT_TIMES,
             out=log or nowhere,

@@ -81,7 +81,11 @@ class Planner(Role):
         context = context_of(run, known.calls)
         try:
             planner = self._planner(spec)
-            turn = await asyncio.wait_for(planner.propose(context), held.remaining(plan.timeout))
+            left = held.remaining(plan.timeout)
+            if left <= 0:
+                raise TimeoutError
+            async with asyncio.timeout(left):
+                turn = await planner.propose(context)
             fault("planner.after_model")
             return self._recorded(plan, held, spec, context, turn)
         except TimeoutError:
