@@ -7,7 +7,7 @@ import psycopg
 import pytest
 
 from fencepost.errors import Unreachable
-from fencepost.ledger.connect import Pool
+from fencepost.ledger.connect import CHECK_S, TRANSACTION_S, Pool
 from fencepost.ledger.session import Session
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
@@ -90,5 +90,19 @@ def test_a_pool_replaces_idle_sessions_that_fell_silent(dsn: str, wire: Proxy) -
         wire.black_hole()
         with pool.connection() as session:
             assert session.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        pool.close()
+
+
+def test_an_idle_session_is_found_out_long_before_a_transaction_would_be(dsn: str, wire: Proxy) -> None:
+    pool = Pool(dsn, "test", 1)  # whose transactions may take ten seconds
+    try:
+        with pool.connection() as session:
+            session.execute("SELECT 1")
+        wire.black_hole()
+        began = time.monotonic()
+        with pool.connection() as session:
+            assert session.execute("SELECT 1").fetchone() == (1,)
+        assert CHECK_S <= time.monotonic() - began < TRANSACTION_S / 2
     finally:
         pool.close()
