@@ -52,6 +52,7 @@ def post(
             "FENCEPOST_INTAKE_TENANT": TENANT,
             "FENCEPOST_INTAKE_PRINCIPAL": PRINCIPAL,
             "FENCEPOST_HOSTILE": "true",
+            "FENCEPOST_HEALTH_FILE": str(folder / "healthy"),
             "PYTHONPATH": os.pathsep.join(sys.path),
         }
         group.add("intake", [sys.executable, "-m", "tests.integration.intake_program", str(folder)], env)
@@ -76,6 +77,13 @@ def test_a_message_survives_a_frozen_process_and_kills_before_and_after_its_comm
     assert fired == ["enqueue.after_commit.crash.1", "enqueue.before_commit.crash.1"]
     assert len(post.runs(key)) == 1
     assert post.refused() == []
+
+
+def test_a_container_is_told_again_and_again_that_it_is_well(post: Post) -> None:
+    healthy = post.folder / "healthy"
+    for _ in range(2):
+        healthy.unlink(missing_ok=True)
+        until("a touch of the health file", healthy.exists)
 
 
 def test_a_run_taken_in_is_a_run_like_any_other(post: Post) -> None:

@@ -63,10 +63,17 @@ def test_a_message_is_known_by_its_task_id_and_its_content() -> None:
     assert len({one.id, *(other.id for other in others)}) == 5
 
 
+LAID_OUT = ([[], GOOD], [[], GOOD, {}, {}], [[], GOOD, 7], [[], GOOD, [["chain"]]], {"kwargs": GOOD}, 7)
+"""Otherwise than a message that names its task in a header."""
+
+
 @pytest.mark.parametrize(
     ("item", "why"),
     [
-        (message([[], GOOD]), "its content is no list of args, kwargs and what follows"),
+        *(
+            (message(content), "its content is no list of args, kwargs and what follows")
+            for content in LAID_OUT
+        ),
         (message([[], [], {}]), "its kwargs are no object"),
         (message({"task": "other", "kwargs": GOOD}, headers={}), "the intake knows no task other"),
         (message(7, headers={}), "it names no task"),
