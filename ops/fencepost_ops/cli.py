@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "watch": "fencepost_ops.commands.watch:watch",
     "workers": "fencepost_ops.commands.workers:workers",
     "outbox": "fencepost_ops.commands.outbox:outbox",
-    "unresolved": "fencepost_ops.commands.settle:unresolved",
+    "unresolved": "fencepost_ops.commands.unresolved:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
     "intake": "fencepost_ops.commands.intake:intake",

@@ -13,9 +13,11 @@ from fencepost import commands as c
 from fencepost.clock import uuid7
 from fencepost.errors import NotFound, UsageError
 from fencepost.ledger import listings
+from fencepost.ledger import unresolved as doubtful
 from fencepost.ledger.connect import connect
 from fencepost.ledger.find import find_call, find_run, id_range
 from fencepost.ledger.reads import context_calls, payload, prepare
+from fencepost.ledger.unresolved import unresolved
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost_ops.database import LedgerDatabase
@@ -163,7 +165,7 @@ def test_an_unresolved_call_says_since_when_what_was_sent_and_what_was_answered(
     run = bench.enqueue()
     (call,) = bench.plan(run, ("wallet.debit", {"order": "o-1"}))
     with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
-        assert listings.unresolved(connection) == []
+        assert unresolved(connection) == []
         unknown(bench, run, call)
         term = bench.term()
         ask = bench.one(bench.claim_doubt(run, call, term))
@@ -171,7 +173,7 @@ def test_an_unresolved_call_says_since_when_what_was_sent_and_what_was_answered(
         answer = LookupAnswer(Answer.UNCLEAR, ask.asked_at, None, None, "503 from the wallet")
         record = c.RecordLookup(id=uuid7(), tenant=TENANT, run=run, term=term, call=call, answer=answer)
         assert bench.one(record) == c.Done("UNKNOWN")
-        (found,) = listings.unresolved(connection)
+        (found,) = unresolved(connection)
         marked = "SELECT recorded_at FROM fencepost.events WHERE type = 'ToolOutcomeMarkedUnknown'"
         assert (found.call, found.run_key, found.state, found.doubt) == (call, "o-1", "UNKNOWN", True)
         assert [(found.since,)] == bench.sql(marked)
@@ -180,13 +182,13 @@ def test_an_unresolved_call_says_since_when_what_was_sent_and_what_was_answered(
         assert found.lookup is not None
         assert "503 from the wallet" in found.lookup
         assert (found.queue, found.asks) == ("reconciler", 1)
-        assert listings.unresolved(connection, tenant="other") == []
+        assert unresolved(connection, tenant="other") == []
 
 
 def test_unresolved_calls_are_found_without_reading_the_settled_ones(bench: Bench) -> None:
-    parameters = {"tenant": None, "limit": 100}
+    parameters = {"tenant": None, "limit": 100, "call": None}
     bench.sql("SET enable_seqscan = off")
-    plan = bench.owner.execute("EXPLAIN " + listings._UNRESOLVED, parameters).fetchall()
+    plan = bench.owner.execute("EXPLAIN " + doubtful._UNRESOLVED, parameters).fetchall()
     assert any("calls_open" in line for (line,) in plan)
 
 
@@ -219,7 +221,7 @@ def test_a_producer_sees_runs_and_nothing_else(bench: Bench) -> None:
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             listings.history(connection, TENANT, run)
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            listings.unresolved(connection)
+            unresolved(connection)
 
 
 def test_a_run_key_goes_before_an_id_that_begins_like_it(bench: Bench) -> None:

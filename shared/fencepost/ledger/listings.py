@@ -1,4 +1,4 @@
-"""What people read of the ledger: runs, one run's whole history, what is unresolved, workers, the outbox.
+"""What people read of the ledger: runs, one run's whole history, workers, the outbox.
 
 Read-only. Ages are judged by the ledger's clock, which every answer that needs it carries as `now`. What one
 function returns is consistent in itself. A producer's login may list runs, a reader's may read everything.
@@ -56,25 +56,6 @@ SELECT {_WORKER} FROM fencepost.workers w WHERE w.token IN (
     SELECT worker FROM fencepost.outbox WHERE tenant = %(tenant)s AND run = %(run)s
     UNION SELECT body ->> 'worker' FROM fencepost.events
     WHERE tenant = %(tenant)s AND run = %(run)s AND type = 'LeaseAcquired')
-"""
-# Written so that the partial index over open and doubtful calls serves it.
-_UNRESOLVED: Final = """
-SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.state, c.doubt, c.attempts,
-       c.operation, c.arguments, c.request, c.lookup, c.asks, c.error, c.in_flight_until, c.quiet_at,
-       c.reconcile_until,
-       (SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant AND e.run = c.run
-        AND e.call = c.id AND e.type IN ('ToolOutcomeMarkedUnknown', 'RepairRequested')),
-       o.queue, o.due_at, c.version,
-       (SELECT coalesce(array_agg(format('attempt %%s %%s%%s', v.attempt,
-                CASE WHEN v.applied THEN 'applied' ELSE 'not applied: ' || v.code END,
-                CASE WHEN v.receipt IS NOT NULL THEN ', receipt ' || v.receipt ELSE '' END)
-                ORDER BY v.recorded_at, v.id), '{}')
-        FROM fencepost.evidence v WHERE v.tenant = c.tenant AND v.call = c.id)
-FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
-LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
-WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
-  AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
-ORDER BY 20, c.tenant, c.id LIMIT %(limit)s
 """
 _WORKERS: Final = f"""
 WITH due AS MATERIALIZED (
@@ -235,41 +216,6 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
-class Unresolved:
-    """A call of which nobody knows whether its effect happened: since when, what was sent, what was learnt.
-
-    `queue` and `due_at` say what happens next; NEEDS_REPAIR is due at `clock.NEVER`, it waits for a person.
-    `version` changes with the call: a decision can name the one it was made on. `evidence` is what workers
-    whose term was over reported.
-    """
-
-    tenant: str
-    run: UUID
-    run_key: str
-    call: UUID
-    label: str
-    tool: str
-    tool_version: int
-    state: str
-    doubt: bool
-    attempts: int
-    operation: str | None
-    arguments: str
-    request: str | None
-    lookup: str | None
-    asks: int
-    error: str | None
-    in_flight_until: datetime | None
-    quiet_at: datetime | None
-    reconcile_until: datetime | None
-    since: datetime | None
-    queue: str | None
-    due_at: datetime | None
-    version: int
-    evidence: list[str]
-
-
-@dataclass(frozen=True, slots=True)
 class QueueInfo:
     """The outbox rows of one queue; `waiting` are due when a person acts, `republished` were sent twice,
     `dead` are set aside.
@@ -354,11 +300,6 @@ def history(connection: Connection, tenant: str, run: UUID) -> History | None:
         evidence=tuple(FiledEvidence(*row) for row in evidence),
         workers={row[0]: WorkerInfo(*row) for row in workers},
     )
-
-
-def unresolved(connection: Connection, *, tenant: str | None = None, limit: int = 100) -> list[Unresolved]:
-    """Calls in doubt or waiting for repair, the oldest first."""
-    return _read(connection, Unresolved, _UNRESOLVED, {"tenant": tenant, "limit": limit})
 
 
 def workers(connection: Connection, *, ended: bool = False) -> list[WorkerInfo]:

@@ -1,0 +1,90 @@
+"""`fencepost unresolved`: what only a person can see to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from fencepost.errors import FencepostError
+from fencepost.ledger import aside, find, listings
+from fencepost.ledger import unresolved as doubtful
+from fencepost.ledger.abandoned import Abandoned, abandoned
+from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.outbox import told
+from fencepost_ops.commands.output import print_json
+from fencepost_ops.commands.sayings import cut
+from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+from fencepost_ops.commands.unsettled import brief, full, values
+
+
+@click.command()
+@click.argument("call", required=False)
+@tenant_option
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--verbose", is_flag=True, help="Each call in full: every attempt, question and answer.")
+@dsn_option
+@json_option
+@pass_session
+@click.pass_context
+def unresolved(
+    ctx: click.Context,
+    session: Session,
+    call: str | None,
+    tenant: str | None,
+    limit: int,
+    verbose: bool,
+    as_json: bool,
+) -> None:
+    """List calls whose outcome is not known, effects nobody offset, and what is set aside.
+
+    With CALL (an id, or the unique beginning of one) that call alone, in full. Of the first nobody knows
+    whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
+    reconciled. The second were to be offset, and planning that was given up. The third failed too often and
+    wait for `fencepost outbox requeue`. Oldest first. Exit code 1 if there are any.
+    """
+    if call is not None:
+        ctx.exit(_one(session, call, tenant, as_json=as_json))
+    with session.connection() as connection:
+        now = listings.now(connection)
+        found = doubtful.unresolved(connection, tenant=tenant, limit=limit)
+        stories = doubtful.stories(connection, found)
+        left = abandoned(connection, tenant=tenant, limit=limit)
+        stopped = aside.dead(connection, tenant=tenant, limit=limit)
+    if as_json:
+        print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped])
+    elif not (found or left or stopped):
+        click.echo("every call is settled")
+    else:
+        form = full if verbose else brief
+        lines = [line for one in found for line in form(one, stories[one.call], now)]
+        lines += [line for effect in left for line in _told_left(effect, now)]
+        lines += [line for row in stopped for line in told(row, now)]
+        for line in lines:
+            click.echo(line)
+    ctx.exit(1 if found or left or stopped else 0)
+
+
+def _one(session: Session, call: str, tenant: str | None, *, as_json: bool) -> int:
+    with session.connection() as connection:
+        now = listings.now(connection)
+        ref = find.find_call(connection, call, tenant)
+        found = doubtful.unresolved(connection, tenant=ref.tenant, call=ref.call)
+        stories = doubtful.stories(connection, found)
+    if not found:
+        raise FencepostError(f"call {ref.call} is {ref.state}: its outcome is known")
+    if as_json:
+        print_json(values(found[0], stories[ref.call], now))
+    else:
+        for line in full(found[0], stories[ref.call], now):
+            click.echo(line)
+    return 1
+
+
+def _told_left(effect: Abandoned, now: datetime) -> Iterator[str]:
+    since = spoken(now - effect.since)
+    yield f"{cut(effect.tool)} {cut(effect.label)} of run {cut(effect.run_key)}: not offset for {since}"
+    yield f"  call    {effect.call} (receipt {cut(effect.receipt or 'none')})"
+    yield f"  why     {cut(effect.why)}"
+    yield f"  next    a person: fencepost repair {effect.call} --offset --reason …"

@@ -1,0 +1,117 @@
+"""`fencepost unresolved`: what is told of a call that nobody knows the outcome of, briefly, in full, as JSON."""
+
+import re
+from collections.abc import Iterator
+from uuid import UUID
+
+import pytest
+
+from fencepost import Request
+from fencepost import commands as c
+from fencepost.clock import parse_rfc3339
+from fencepost.outcomes import Applied, Unsure
+from fencepost.recovery import Answer
+from fencepost_ops.database import LedgerDatabase
+from tests.integration.ledger_bench import Bench, Fields, open_bench
+from tests.integration.shell import Shell, needs_repair, succeeded
+
+LOST = Unsure("timeout", "no answer in 2 s")
+
+
+@pytest.fixture
+def bench(database: LedgerDatabase) -> Iterator[Bench]:
+    with open_bench(database) as opened:
+        yield opened
+
+
+def asked_in_vain(bench: Bench, key: str = "o-1") -> tuple[UUID, UUID, c.Send, c.Term]:
+    """A call that was sent with a secret in its body, looked up twice, and then left to a person."""
+    run = bench.enqueue(key, deadline_s=600)
+    (call,) = bench.plan(run, ("wallet.debit", {"order": key}))
+    term = bench.term()
+    secret: Fields = {"account": "ann", "password": "hunter2", "note": "x" * 5000}
+    request = Request.post("/debits", json=secret).bind("http://127.0.0.1:9").to_text()
+    claim = c.ClaimCall(**bench._claim(run, call, term, None), request=request)
+    send = bench.one(claim)
+    assert isinstance(send, c.Send), send
+    bench.record(send, term, LOST)
+    for _ in range(2):
+        bench.ahead(5)
+        ask, asking = bench.reconcile(run, call)
+        bench.one(bench.looked_up(ask, asking, Answer.UNCLEAR))
+    bench.ahead(35)
+    assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+    return run, call, send, term
+
+
+def test_one_call_is_told_in_full(bench: Bench, shell: Shell) -> None:
+    run, call, send, term = asked_in_vain(bench)
+    assert bench.one(bench.evidence(send, term, Applied('{"id":"d-9"}', "d-9"))) == c.Done("NEEDS_REPAIR")
+    result = shell("unresolved", str(call)[:18], role="reader")
+    told = result.stdout
+    assert (result.exit_code, result.stderr) == (1, "")
+    assert told.startswith("wallet.debit v1 1.0 of run o-1: NEEDS_REPAIR\n")
+    assert f"  run     {run} of tenant shop, dependency wallet/default" in told
+    assert re.search(r"  age     4\d(\.\d)? s since \d{4}-", told)
+    assert "  request POST http://127.0.0.1:9/debits" in told
+    assert re.search(r"  body    \{.*\"password\":\"\*\*\*\".*x…\n", told)
+    assert re.search(r"  sent    \d{4}-.*Z attempt 1 \(term [0-9a-f]{6}/\d+\)\n", told)
+    assert "  back    timeout: no answer in 2 s\n" in told
+    assert len(re.findall(r"  asked   \d{4}-.*Z: unclear", told)) == 2
+    assert re.search(r"  known   \d{4}-.*: attempt 1 applied, receipt d-9\n", told)
+    assert re.search(r"  why     \d{4}-.*: ", told)
+    version = bench.call(call).version
+    assert f"  next    fencepost repair {call} --seen {version} --reason TEXT --ask-again\n" in told
+    assert "hunter2" not in told
+    assert max(map(len, told.splitlines())) < 2100
+
+
+def test_the_command_that_is_named_can_be_given_as_it_stands(bench: Bench, shell: Shell) -> None:
+    _, call, _, _ = asked_in_vain(bench)
+    (listed,) = shell.json("unresolved", exit_code=1)
+    way = next(line for line in listed["next"] if line.endswith("--ask-again"))
+    assert shell.ok(*way.replace("TEXT", "looked").split()[1:]) == f"call {call} is UNKNOWN\n"
+    late = shell.refused(1, *way.replace("TEXT", "looked").split()[1:])
+    assert "only a call in NEEDS_REPAIR" in late
+
+
+def test_json_has_everything_but_secrets(bench: Bench, shell: Shell) -> None:
+    _, call, _, _ = asked_in_vain(bench)
+    result = shell("unresolved", "--json", role="reader")
+    assert "hunter2" not in result.stdout
+    (listed,) = shell.json("unresolved", exit_code=1)
+    assert shell.json("unresolved", str(call), exit_code=1)["sent"] == listed["sent"]
+    assert (listed["request"]["method"], listed["request"]["target"]) == ("POST", "http://127.0.0.1:9/debits")
+    assert listed["request"]["bytes"] > 5000
+    assert len(listed["request"]["body"]) == 2000
+    (sent,) = listed["sent"]
+    assert (sent["attempt"], sent["outcome"], sent["message"]) == (1, "timeout", "no answer in 2 s")
+    assert parse_rfc3339(sent["at"]) < parse_rfc3339(sent["answered_at"])
+    assert [asked["answer"] for asked in listed["asked"]] == ["unclear", "unclear"]
+    assert listed["why"][-1]["reason"] == bench.call(call).error
+    assert 40 < listed["age_s"] < 60
+
+
+def test_the_list_stays_short_and_verbose_makes_it_long(bench: Bench, shell: Shell) -> None:
+    needs_repair(bench, "o-1")
+    asked_in_vain(bench, "o-2")
+    brief, verbose = shell("unresolved").stdout, shell("unresolved", "--verbose").stdout
+    assert len(brief.splitlines()) == 14
+    assert re.search(r"  sent    1 × POST http://127.0.0.1:9/debits, last 4\d(\.\d)? s ago\n", brief)
+    assert "  lookup  unclear (2 asked)\n" in brief
+    assert len(verbose.splitlines()) > 30
+    assert "hunter2" not in brief + verbose
+
+
+def test_a_decision_taken_before_is_part_of_the_story(bench: Bench, shell: Shell) -> None:
+    _, call, _, _ = asked_in_vain(bench)
+    shell.ok("repair", str(call), "--ask-again", "--reason", "they are back", "--by", "pat")
+    told = shell("unresolved", str(call)).stdout
+    assert re.search(r"  decided \d{4}-.* by pat: UNKNOWN, they are back\n", told)
+    assert re.search(r"  next    the reconciler, due ", told)
+
+
+def test_a_call_whose_outcome_is_known_is_said_to_be(bench: Bench, shell: Shell) -> None:
+    _, call = succeeded(bench)
+    assert shell.refused(1, "unresolved", str(call)) == f"call {call} is SUCCEEDED: its outcome is known"
+    assert shell.refused(2, "unresolved", "0000") == "there is no call 0000"
