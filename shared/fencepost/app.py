@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from fencepost.authority import AllowList, Authority, Grant
 from fencepost.contracts import Contract, Effect
+from fencepost.contracts.carriers import KeyCarrier
 from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
@@ -51,6 +52,7 @@ class ToolOptions(TypedDict, total=False):
     version: int
     intent: Intent
     contract: Contract
+    key: KeyCarrier
     check: Callable[[Any], object]
     required: bool
     receipt: str | Callable[[Any], object]
@@ -155,6 +157,7 @@ def _tool(
         required=options.get("required", True),
         receipt=options.get("receipt", "id"),
         tenant_fields=options.get("tenant_fields", ("tenant",)),
+        key=options.get("key"),
     )
 
 

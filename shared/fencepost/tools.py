@@ -18,7 +18,8 @@ from pydantic import BaseModel, ValidationError
 
 from fencepost.canonical import digest
 from fencepost.clock import rfc3339
-from fencepost.contracts import Contract, Effect
+from fencepost.contracts import Contract, Effect, Natural
+from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.wire import Request, Response, StoredRequest
@@ -193,7 +194,9 @@ class Tool:
     """A tool as registered: name and version, effect, contract, models and its pure parts.
 
     `intent` names the business intent from validated arguments; READ tools need none. `receipt` is the field
-    of the result that holds the downstream's own reference, or a function of the result.
+    of the result that holds the downstream's own reference, or a function of the result. `key` puts the
+    operation key into the stored request as the downstream wants it; without a header `Idempotency-Key` in
+    there the engine adds one with the raw key.
     """
 
     name: str
@@ -215,6 +218,7 @@ class Tool:
     receipt: str | Callable[[Any], object] = "id"
     tenant_fields: tuple[str, ...] = ("tenant",)
     required: bool = True
+    key: KeyCarrier | None = None
 
     @property
     def scope(self) -> str:
@@ -244,6 +248,8 @@ class Tool:
             dict(self.contract.to_json()),
             schema,
         ]
+        if self.key is not None:
+            parts.append(self.key.to_json())
         return digest("fencepost.tool.v1", parts)
 
     def read_arguments(self, text: str) -> BaseModel:
@@ -263,17 +269,37 @@ class Tool:
             )
         return operation_key(tenant, self.scope, self.name, parts)
 
-    def stored_request(self, args: BaseModel) -> StoredRequest:
-        """The exact request to store and send; UsageError for a tool that sends none."""
+    def resource(self, tenant: str, args: BaseModel) -> str | None:
+        """The key of what these arguments set, for a natural tool that names it; else None.
+
+        Raises whatever the contract's function raises, CanonicalError for a name without a canonical form.
+        """
+        repeat = self.contract.repeat
+        if self.effect is Effect.READ or not isinstance(repeat, Natural) or repeat.resource is None:
+            return None
+        named = repeat.resource(args)
+        parts = list(named) if isinstance(named, tuple | list) else [named]
+        return digest("fencepost.resource.v1", [tenant, self.scope, *map(_part, parts)])
+
+    def stored_request(self, args: BaseModel, key: str | None = None) -> StoredRequest:
+        """The exact request to store and send, with the operation key where the tool's `key` puts it.
+
+        UsageError for a tool that sends none; ValueError where the key finds no place.
+        """
         if self.request is None:
             raise UsageError(f"tool {self.name} sends no request")
-        return self.request(args).bind(self.dependency.url())
+        bound = self.request(args).bind(self.dependency.url())
+        return bound if self.key is None or key is None else self.key.put(bound, key)
 
     def lookup_request(self, args: BaseModel, key: str) -> StoredRequest:
-        """The exact request that asks for the effect of `key`; UsageError without a lookup."""
+        """The exact request that asks for the effect of `key`; UsageError without a lookup.
+
+        Its function is given the key as the downstream knows it.
+        """
         if self.lookup is None:
             raise UsageError(f"tool {self.name} has no lookup")
-        return self.lookup(args, key).bind(self.dependency.url())
+        known = key if self.key is None else self.key.spell(key)
+        return self.lookup(args, known).bind(self.dependency.url())
 
     def compensation(self, args: BaseModel, result: str | None, receipt: str | None) -> Proposal:
         """The proposal that offsets an effect, from its stored result text or else from its receipt.

@@ -34,7 +34,8 @@ class Dispatcher(Role):
         if tool.kind == "http" and prepared.request is None:
             try:
                 with self.worker.pulse.suspects.named(*message):
-                    request = tool.stored_request(tool.read_arguments(prepared.arguments or "")).to_text()
+                    args = tool.read_arguments(prepared.arguments or "")
+                    request = tool.stored_request(args, prepared.operation).to_text()
                     forks.ours(self.worker.pid)
             except Exception as problem:  # noqa: BLE001 - the request function is the application's code
                 error = told(problem)

@@ -199,8 +199,9 @@ class HttpEngine:
     ) -> Sent:
         """Send the stored bytes once and say what happened; raises nothing but cancellation.
 
-        Added headers: `Idempotency-Key`, `Fencepost-Deadline`, `Fencepost-<Name>` for each name in
-        `correlation` (run, call, attempt, fence), and the dependency's own `headers`, which are not stored.
+        Added headers: `Idempotency-Key` unless the stored request has one, `Fencepost-Deadline`,
+        `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence), and the `headers` of the
+        dependency, which are not stored.
         `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
         would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
         timeout, a reset, half an answer or too long a one is Lost.
@@ -210,7 +211,7 @@ class HttpEngine:
             return NotSent("deadline_passed", "the attempt had no time left")
         forks.ours(self._pid)
         wire = _Wire(until, kind, self._pid, has_body=bool(stored.body))
-        ours = _added_headers(key, deadline, correlation)
+        ours = _added_headers(None if _carries_key(stored) else key, deadline, correlation)
         try:
             request = _request(stored, [*stored.headers, *headers, *ours], wire)
             return Answered(await _in_time(self._exchange(request), timeout, wire), wire.touched)
@@ -272,6 +273,11 @@ def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
     if timed_out and wire.connecting:
         return NotSent("connect_timeout", f"no connection within {seconds:.3f} s")
     return Lost("timeout" if timed_out else "transport_failed", message, 0)
+
+
+def _carries_key(stored: StoredRequest) -> bool:
+    # Asked of what is stored, not of the tool: a deploy may have changed how it carries its key since.
+    return any(name.lower() == "idempotency-key" for name, _ in stored.headers)
 
 
 def _added_headers(
