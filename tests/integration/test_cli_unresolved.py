@@ -1,4 +1,4 @@
-"""`fencepost unresolved`: what is told of a call that nobody knows the outcome of, briefly, in full, as JSON."""
+"""`fencepost unresolved`: what is told of a call nobody knows the outcome of; briefly, in full, as JSON."""
 
 import re
 from collections.abc import Iterator
