@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Natural,
         Never,
     )
+    from fencepost.dependencies import Breaker
     from fencepost.errors import (
         Conflict,
         FencepostError,
@@ -55,6 +56,7 @@ __all__ = [
     "Attempt",
     "AuthorizationDecision",
     "AuthorizationRequest",
+    "Breaker",
     "Budget",
     "CallView",
     "Client",
@@ -96,6 +98,7 @@ _HOMES = {
     "fencepost.budgets": "Budget",
     "fencepost.client": "Client Enqueued",
     "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",
+    "fencepost.dependencies": "Breaker",
     "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
     "fencepost.ledger.listings": "RunInfo",
     "fencepost.runrequest": "RunRequest",

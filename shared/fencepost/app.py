@@ -19,7 +19,7 @@ from fencepost.authority import AllowList, Authority, Grant
 from fencepost.contracts import Contract, Effect
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
-from fencepost.dependencies import DependencySpec, check_name
+from fencepost.dependencies import Breaker, DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
 from fencepost.tools import PER_PROPOSAL, Attempt, Context, Intent, Request, Tool, Turn
 
@@ -44,6 +44,10 @@ class DependencyOptions(TypedDict, total=False):
     reconcile_for: timedelta
     margin: timedelta
     account: str
+    breaker: Breaker
+    rate: float | None
+    concurrency: int | None
+    slots: int | None
 
 
 class ToolOptions(TypedDict, total=False):

@@ -12,12 +12,41 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,99}")
 
 
 @dataclass(frozen=True)
+class Breaker:
+    """When a dependency that fails is left alone, for the whole fleet; `fencepost.breaker` has the rules.
+
+    After `failures` in a row it is left alone for `pause`, doubled for each time it then still fails, up to
+    `pause_cap`; then at most `probes` calls at a time find out whether it works. A Retry-After closes it at
+    once. UsageError for what cannot be.
+    """
+
+    failures: int = 20
+    pause: timedelta = timedelta(milliseconds=500)
+    pause_cap: timedelta = timedelta(seconds=30)
+    probes: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("failures", "probes"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"a breaker's {name} is 1 or more, not {getattr(self, name)}")
+        if not timedelta(0) < self.pause <= self.pause_cap:
+            raise UsageError(
+                f"a breaker's pause lies above 0 and not above pause_cap {self.pause_cap}, not {self.pause}"
+            )
+
+
+@dataclass(frozen=True)
 class DependencySpec:
     """A remote service with one retry owner, which is us; SDK, HTTP and broker retries stay off.
 
     `reserve` is kept back from the run's deadline for recovery, `grace` follows an attempt's deadline before
     a takeover, `margin` is safety before the end of a deduplication window. `headers` go out with every
     request and are never stored; their values may be `env:NAME`.
+
+    `rate` is how many attempts and questions a second start at most, `concurrency` how many are in flight at
+    most, both in the whole fleet and both paid for with a lock per claim; None: no limit. `slots` is how many
+    one worker process executes at a time: None is half of FENCEPOST_SLOTS where the app has several
+    dependencies, so that a slow one leaves the other half to the rest, and all of them where it has only one.
     """
 
     name: str
@@ -32,6 +61,10 @@ class DependencySpec:
     margin: timedelta = timedelta(minutes=1)
     account: str = "default"
     headers: tuple[tuple[str, str], ...] = ()
+    breaker: Breaker = Breaker()
+    rate: float | None = None
+    concurrency: int | None = None
+    slots: int | None = None
 
     def __post_init__(self) -> None:
         check_name("dependency", self.name)
@@ -44,12 +77,28 @@ class DependencySpec:
                 raise UsageError(
                     f"dependency {self.name} has a {name} that is too short: {getattr(self, name)}"
                 )
+        self._check_limits()
         try:
             check_headers(self.headers)
             if self.base_url is not None and not self.base_url.startswith("env:"):
                 check_base_url(self.base_url)
         except ValueError as error:
             raise UsageError(f"dependency {self.name}: {error}") from error
+
+    def _check_limits(self) -> None:
+        if self.rate is not None and not 0.001 <= self.rate <= 1_000_000:
+            raise UsageError(
+                f"dependency {self.name} has a rate of {self.rate}; it is 0.001 to 1000000 a second"
+            )
+        for name in ("concurrency", "slots"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"dependency {self.name} has {name} {value}; it is 1 or more, or None")
+
+    @property
+    def limited(self) -> bool:
+        """Whether a limit holds for the whole fleet."""
+        return self.rate is not None or self.concurrency is not None
 
     @property
     def scope(self) -> str:

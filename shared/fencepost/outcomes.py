@@ -77,10 +77,11 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unsure:
-    """Nothing is proved."""
+    """Nothing is proved. `retry_after` is what the answer asked for, if it was one."""
 
     code: str
     message: str
+    retry_after: timedelta | None = None
 
 
 Outcome = Applied | Refused | Unsure
@@ -94,7 +95,9 @@ def classify(tool: Tool, sent: Sent, *, now: datetime) -> Outcome:
 
 def without_effect(outcome: Outcome) -> Outcome:
     """The same outcome for a READ tool: whatever is not known, nothing was applied."""
-    return Refused(outcome.code, outcome.message, retryable=True) if isinstance(outcome, Unsure) else outcome
+    if not isinstance(outcome, Unsure):
+        return outcome
+    return Refused(outcome.code, outcome.message, retryable=True, retry_after=outcome.retry_after)
 
 
 def _judged(tool: Tool, sent: Sent, now: datetime) -> Outcome:
@@ -118,7 +121,9 @@ def _answer(tool: Tool, response: Response, now: datetime) -> Outcome:
         return Unsure("in_progress", text)
     if 200 <= status < 300:
         return _success(tool, response)
-    return Unsure(f"replayed_{status}" if replayed_for_good(tool, response) else code, text)
+    if replayed_for_good(tool, response):
+        return Unsure(f"replayed_{status}", text)
+    return Unsure(code, text, retry_after(response, now))
 
 
 def _success(tool: Tool, response: Response) -> Outcome:
