@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
+from fencepost.app import ToolOptions
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.tools import StoredRequest, operation_key
 
@@ -126,12 +127,14 @@ def test_a_tool_puts_the_key_into_what_is_stored_and_asks_for_it_as_the_downstre
 
 def test_how_the_key_is_carried_is_part_of_what_is_approved() -> None:
     digests = set()
-    for options in ({}, {"key": KeyCarrier()}, {"key": KeyCarrier(max_length=45)}):
+    choices: tuple[ToolOptions, ...] = ({}, {"key": KeyCarrier()}, {"key": KeyCarrier(max_length=45)})
+    for options in choices:
         pay = App("shop").dependency("pay", URL)
 
         def send(args: Order) -> Request:
             return Request.post("/p", json={"id": args.id})
 
-        tool = pay.http("p", effect=Effect.IRREVERSIBLE, intent=lambda a: (a.id,), **options)(send)  # type: ignore[arg-type]
-        digests.add(tool.tool.definition_digest)
+        options["intent"] = lambda a: (a.id,)
+        made = pay.http("p", effect=Effect.IRREVERSIBLE, **options)(send)
+        digests.add(made.tool.definition_digest)
     assert len(digests) == 3

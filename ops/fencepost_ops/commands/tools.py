@@ -1,4 +1,4 @@
-"""`fencepost tools`: what is promised for each tool of the application, and what is not."""
+"""`fencepost tools`: what is promised for each tool of the application, and what is not; and the catalogue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import click
 
-from fencepost.contracts import Dedupes, promise, residual_risk, tool_class
+from fencepost.contracts import Dedupes, catalogue, promise, residual_risk, tool_class
 from fencepost.tools import Tool
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import print_json
@@ -17,10 +17,20 @@ _TIMES: Final = (("window", "window"), ("settle", "settle"), ("lookups for", "lo
 
 @click.command()
 @app_option
+@click.option(
+    "--catalogue", "published", is_flag=True, help="List published contracts instead of your tools."
+)
 @json_option
 @pass_session
-def tools(session: Session, as_json: bool) -> None:
-    """List tools: class, promise, what is left."""
+def tools(session: Session, published: bool, as_json: bool) -> None:
+    """List tools: class, promise, what is left.
+
+    With --catalogue: what published interfaces promise, where they say it and when that was read, as
+    fencepost.contracts.catalogue holds it. An application is not needed for that.
+    """
+    if published:
+        _show_catalogue(as_json)
+        return
     app = session.need_app()
     described = [_described(tool) for _, tool in sorted(app.registry.items())]
     if as_json:
@@ -34,6 +44,23 @@ def tools(session: Session, as_json: bool) -> None:
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
+
+
+def _show_catalogue(as_json: bool) -> None:
+    entries = [entry.to_json() for entry in catalogue.ENTRIES.values()]
+    if as_json:
+        print_json(entries)
+        return
+    for entry in entries:
+        carried = (
+            "no key" if entry["key"] is None else f"key in {entry['key']['place']} {entry['key']['name']}"
+        )
+        click.echo(f"{entry['name']}: {entry['class']}, {carried}: {entry['operation']}")
+        click.echo(f"  holds   {entry['promise']}")
+        click.echo(f"  left    {entry['residual_risk']}")
+        if entry["undocumented"]:
+            click.echo(f"  unsaid  {'; '.join(entry['undocumented'])}")
+        click.echo(f"  source  {entry['source']}, checked on {entry['checked_on']}")
 
 
 def _described(tool: Tool) -> dict[str, Any]:

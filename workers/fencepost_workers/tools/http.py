@@ -200,8 +200,8 @@ class HttpEngine:
         """Send the stored bytes once and say what happened; raises nothing but cancellation.
 
         Added headers: `Idempotency-Key` unless the stored request has one, `Fencepost-Deadline`,
-        `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence), and the `headers` of the
-        dependency, which are not stored.
+        `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence), and the dependency's
+        own `headers`, which are not stored.
         `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
         would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
         timeout, a reset, half an answer or too long a one is Lost.
