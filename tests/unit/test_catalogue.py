@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import replace
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 import pytest
 from click.testing import CliRunner
@@ -33,7 +33,7 @@ entry_of = pytest.mark.parametrize("entry", ENTRIES.values(), ids=list(ENTRIES))
 @entry_of
 def test_an_entry_is_sound_and_says_whence_and_when(entry: Entry) -> None:
     assert problems(entry) == []
-    assert date(2026, 1, 1) < entry.checked_on <= date.today()
+    assert date(2026, 1, 1) < entry.checked_on <= datetime.now(UTC).date()
     assert entry.operation
     json.dumps(entry.to_json())
 

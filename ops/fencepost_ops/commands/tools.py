@@ -1,4 +1,4 @@
-"""`fencepost tools`: what is promised for each tool of the application, and what is not; and the catalogue."""
+"""`fencepost tools`: what is promised for each tool of the application or the catalogue, and what is not."""
 
 from __future__ import annotations
 
