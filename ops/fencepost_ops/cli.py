@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "unresolved": "fencepost_ops.commands.unresolved:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
+    "stats": "fencepost_ops.commands.stats:stats",
     "intake": "fencepost_ops.commands.intake:intake",
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
@@ -46,7 +47,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
-    "Operate": ("workers", "outbox", "intake", "unresolved", "repair"),
+    "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "stats"),
     "Prove": ("demo", "chaos", "verify", "check"),
 }
 """In which order and under which heading the commands are listed."""

@@ -1,10 +1,12 @@
-"""Durations as people type and read them: `90s`, `5m`, `1h30m`; `1.25 s`, `3 m 05 s`."""
+"""Durations and moments as people type and read them: `90s`, `5m`, `1h30m`, `2026-01-31`; `1.25 s`."""
 
 import re
-from datetime import timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Final
 
 import click
+
+from fencepost.clock import parse_rfc3339
 
 _UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
@@ -67,3 +69,41 @@ class Duration(click.ParamType[timedelta]):
 
 
 DURATION: Final = Duration()
+
+
+class Moment(click.ParamType[datetime | timedelta]):
+    """A click parameter: a span back from now (`24h`), a day (from its beginning, UTC), or RFC 3339."""
+
+    name = "moment"
+
+    def convert(
+        self, value: str | datetime | timedelta, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | timedelta:
+        """The moment, or how far back it lies; fails, in one sentence, for anything else."""
+        if not isinstance(value, str):
+            return value
+        for read in (parse_duration, _day, parse_rfc3339):
+            try:
+                found = read(value)
+            except ValueError:
+                continue
+            if isinstance(found, datetime) or found > timedelta(0):
+                return found
+        how = "a moment is 24h (ago), 2026-01-31 or 2026-01-31T12:00:00Z"
+        return self.fail(f"{value[:_LONGEST]!r}: {how}", param, ctx)
+
+
+def _day(text: str) -> datetime:
+    return datetime.combine(date.fromisoformat(text), time(), UTC)
+
+
+def at(moment: datetime | timedelta, now: datetime) -> datetime:
+    """The moment itself, or as long before `now` as it says; never before the year 1."""
+    if isinstance(moment, datetime):
+        return moment
+    return (
+        now - moment if moment < now - datetime.min.replace(tzinfo=UTC) else datetime.min.replace(tzinfo=UTC)
+    )
+
+
+MOMENT: Final = Moment()
