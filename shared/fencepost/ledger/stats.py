@@ -43,7 +43,8 @@ WITH outcomes AS MATERIALIZED (
       AND e.type IN ('ToolResultRecorded', 'ToolAttemptFailed', 'ToolOutcomeMarkedUnknown')
     GROUP BY e.tenant, e.call
 )
-SELECT c.scope, c.tool, count(*), sum(c.attempts), sum(o.answered)::bigint, coalesce(sum(o.requests), 0)::bigint,
+SELECT c.scope, c.tool, count(*), sum(c.attempts), sum(o.answered)::bigint,
+       coalesce(sum(o.requests), 0)::bigint,
        sum(o.hidden)::bigint, sum(o.unknown)::bigint, sum(o.failed)::bigint
 FROM outcomes o JOIN fencepost.calls c ON c.tenant = o.tenant AND c.id = o.call
 WHERE c.attempts > 0 GROUP BY c.scope, c.tool ORDER BY c.scope, c.tool
