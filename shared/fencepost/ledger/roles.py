@@ -146,9 +146,10 @@ GRANT USAGE ON SCHEMA fencepost TO fencepost_worker, fencepost_relay, fencepost_
     fencepost_reader;
 GRANT SELECT ON ALL TABLES IN SCHEMA fencepost TO fencepost_worker, fencepost_operator, fencepost_reader;
 GRANT INSERT ON fencepost.events, fencepost.calls, fencepost.operations, fencepost.evidence,
-    fencepost.payloads, fencepost.workers, fencepost.outbox TO fencepost_worker, fencepost_operator;
-GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.workers
+    fencepost.payloads, fencepost.workers, fencepost.outbox, fencepost.dependencies
     TO fencepost_worker, fencepost_operator;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.workers,
+    fencepost.dependencies TO fencepost_worker, fencepost_operator;
 GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT SELECT ON fencepost.outbox, fencepost.workers TO fencepost_relay;
 GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fencepost.outbox

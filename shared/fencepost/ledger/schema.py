@@ -295,6 +295,29 @@ workers = Table(
     PrimaryKeyConstraint("token"),
 )
 
+# One row per scope of a dependency, whichever tenants use it: it is one service, with one retry owner (R4).
+# Written only where it fails, is closed or has limits: what is well costs a look at a row, or at none.
+dependencies = Table(
+    "dependencies",
+    metadata,
+    _col("scope", Text),
+    _col("state", Text, default="'closed'"),
+    _time("closed_until", null=True),
+    _col("reason", Text, null=True),
+    _col("failures", Integer, default="0"),
+    _time("failed_at", null=True),
+    _col("opens", Integer, default="0"),
+    _time("opened_at", null=True),
+    _col("probes", Text, default="'{}'"),
+    _col("flights", Text, default="'{}'"),
+    _time("paced_at", null=True),
+    _col("version", BigInteger, default="0"),
+    _time("updated_at", null=True),
+    PrimaryKeyConstraint("scope"),
+    CheckConstraint("state IN ('closed', 'open', 'half_open')", name="dependencies_state_check"),
+    postgresql_with={"fillfactor": "50"},
+)
+
 intake_refusals = Table(
     "intake_refusals",
     metadata,
