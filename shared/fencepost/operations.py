@@ -8,16 +8,20 @@ doubt (R3), so a key in doubt is never handed to anybody.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from fencepost.clock import NEVER
 from fencepost.contracts import Contract, Dedupes, FirstFailure
 from fencepost.records import amended
-from fencepost.states import CallState, OperationStatus
+from fencepost.states import CALL_ENDS, CallState, OperationStatus
 from fencepost.subjects import Call
 
 S = OperationStatus
+
+_TICK = timedelta(microseconds=1)  # the ledger's resolution: the first instant strictly after another
+_LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,11 @@ class Operation:
     preview: str | None = None
     reused: int = 0
     proof: UUID | None = None
+    resource: bool = False
+    """Not an intent but what natural tools set: held by the call that was sent last, until that has ended.
+
+    `expires_at` is then until when a request that nobody answered may still set it.
+    """
 
 
 def held(operation: Operation) -> bool:
@@ -126,6 +135,37 @@ def follow(operation: Operation, call: Call) -> Operation:
         result=call.result,
         preview=call.preview,
     )
+
+
+def hold(resource: Operation, call: Call) -> Operation:
+    """A natural resource as `call` is sent to set it: nobody else does until the call has ended."""
+    return amended(resource, status=S.OPEN, doubt=call.doubt, run=call.run, call=call.id, expires_at=None)
+
+
+def settable_from(resource: Operation, call: Call) -> datetime | None:
+    """From when on `call` may be sent to set the resource; None while another call holds it.
+
+    What was sent and never answered may set it as late as its settle time allows: a later value waits for
+    that, or it would be overwritten.
+    """
+    if resource.call == call.id:
+        return _LONG_AGO
+    if held(resource):
+        return None
+    return _LONG_AGO if resource.expires_at is None else resource.expires_at + _TICK
+
+
+def let_go(resource: Operation, call: Call, *, answered: bool) -> Operation:
+    """The resource after `call` moved; only the call that was sent last moves it.
+
+    `answered`: the downstream's own answer ended it, so that nothing is under way any more.
+    """
+    if resource.call != call.id:
+        return resource
+    if call.state not in CALL_ENDS:
+        return amended(resource, status=S.OPEN, doubt=call.doubt)
+    quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
+    return amended(resource, status=S.RELEASED, doubt=False, expires_at=None if answered else quiet)
 
 
 def offset(operation: Operation, compensation: Call) -> Operation:

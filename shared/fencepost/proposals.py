@@ -46,6 +46,7 @@ class Validated:
     scope: str
     effect: Effect
     required: bool
+    resource: str | None = None
 
 
 @dataclass(frozen=True)
@@ -87,11 +88,21 @@ def validate(
         _bound(tool, args, tenant)
         _business(tool, args)
         operation = _operation(tool, args, tenant, run_id, turn, ordinal)
+        resource = _resource(tool, args, tenant)
     except _Refusal as refusal:
         name = sanitize(proposal.tool, LABEL_CHARS)
         return Rejected(refusal.step, refusal.code, refusal.message, name, label, preview(proposal.arguments))
     return Validated(
-        tool.name, tool.version, label, text, hashed, operation, tool.scope, tool.effect, tool.required
+        tool.name,
+        tool.version,
+        label,
+        text,
+        hashed,
+        operation,
+        tool.scope,
+        tool.effect,
+        tool.required,
+        resource,
     )
 
 
@@ -218,6 +229,13 @@ def _operation(tool: Tool, args: BaseModel, tenant: str, run: str, turn: int, or
         return tool.operation(tenant, args, run=run, turn=turn, ordinal=ordinal)
     except Exception as error:  # noqa: BLE001 - the intent is the application's code
         raise _Refusal(5, "intent", _told(error)) from None
+
+
+def _resource(tool: Tool, args: BaseModel, tenant: str) -> str | None:
+    try:
+        return tool.resource(tenant, args)
+    except Exception as error:  # noqa: BLE001 - the function that names it is the application's code
+        raise _Refusal(5, "resource", _told(error)) from None
 
 
 def _told(error: Exception) -> str:

@@ -10,7 +10,7 @@ The order is fixed, and the first rule that has an answer gives it:
 5. a lookup: absence counts only for the instant it was asked, and only once nothing sent before can still
    land or still be invisible; then the call is repeated or fails. Until then: wait, and ask again;
 6. a downstream that dedupes is sent the same request under the same key, well inside its window;
-7. a natural tool is repeated when everything sent is quiet, if claims exclude each other on its resource;
+7. a natural tool is repeated when everything sent is quiet, if no later call has set its resource since;
 8. everything else goes to a person.
 
 Nothing here turns doubt into success or failure without a proof, and nothing is repeated past the call's
@@ -18,132 +18,43 @@ reconciliation deadline, beyond its attempts, or when its run may not act. Whoev
 again under the locks, because facts may have changed since.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from enum import StrEnum
-from typing import TypeAlias
 
-from fencepost.contracts import AfterTakeover, Contract, Dedupes, Effect, Natural
+from fencepost.contracts import AfterTakeover, Dedupes, Effect, Natural
 from fencepost.deadlines import backoff, plus, quiet_at
+from fencepost.doubts import (
+    Answer,
+    Ask,
+    Decision,
+    Evidence,
+    Facts,
+    Fail,
+    LookupAnswer,
+    Repair,
+    Repeat,
+    Succeed,
+    Wait,
+)
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Decision",
+    "Evidence",
+    "Facts",
+    "Fail",
+    "LookupAnswer",
+    "Repair",
+    "Repeat",
+    "Succeed",
+    "Wait",
+    "recover",
+]
 
 _LEAST_PAUSE = timedelta(milliseconds=50)
 _TICK = timedelta(microseconds=1)  # the ledger's resolution: the first instant strictly after another
-
-
-class Answer(StrEnum):
-    """What a lookup said about the key at the instant it was asked."""
-
-    FOUND = "found"
-    FOUND_OTHER = "found_other"
-    """The key is known, for another request than ours."""
-    ABSENT = "absent"
-    UNCLEAR = "unclear"
-    """No usable answer: unreachable, refused, still in progress, not understood."""
-
-
-@dataclass(frozen=True, slots=True)
-class LookupAnswer:
-    """One answer. `asked_at` is taken before the question is sent; `result` is a payload's digest."""
-
-    answer: Answer
-    asked_at: datetime
-    receipt: str | None = None
-    result: str | None = None
-    detail: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """What an attempt's worker reported outside its term. A no speaks for that attempt only.
-
-    `retryable`: what kept the attempt from having an effect may pass: nothing was sent, or it says so.
-    """
-
-    attempt: int
-    applied: bool
-    receipt: str | None = None
-    result: str | None = None
-    code: str = ""
-    retryable: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
-    """All that `recover` looks at. Instants are the ledger's and aware; `rand` is in [0, 1)."""
-
-    now: datetime
-    effect: Effect
-    contract: Contract
-    attempts: int
-    """Attempts started so far, each of which may have been sent."""
-    max_attempts: int
-    per_attempt: timedelta
-    margin: timedelta
-    """Kept clear of the end of a downstream's window or horizon, for clocks that differ."""
-    in_flight_until: datetime
-    """The latest deadline of all attempts."""
-    first_sent_at: datetime | None
-    reconcile_until: datetime
-    run: str
-    """The status of the call's run."""
-    compensable: bool = False
-    is_compensation: bool = False
-    taken_over: bool = False
-    """The last attempt's worker was lost: it never answered."""
-    has_lookup: bool = False
-    asks: int = 0
-    evidence: Sequence[Evidence] = ()
-    lookup: LookupAnswer | None = None
-    rand: float = 0.5
-    backoff_base: timedelta = timedelta(milliseconds=200)
-    backoff_cap: timedelta = timedelta(seconds=30)
-    resource_locked: bool = False
-    """Claims on the same natural resource exclude each other."""
-
-
-@dataclass(frozen=True, slots=True)
-class Succeed:
-    """The effect happened once; `proof` says how that is known."""
-
-    receipt: str | None
-    result: str | None
-    proof: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The key had no effect and nothing sent can still have one; `proof` says how that is known."""
-
-    proof: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Put the question to the downstream now, then decide again with its answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repeat:
-    """Send the stored request again, under the same key, in a new attempt."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Decide again at `until`, which lies after now and not after the reconciliation deadline."""
-
-    until: datetime
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """A person decides; `reason` tells them why no rule could."""
-
-    reason: str
-
-
-Decision: TypeAlias = Succeed | Fail | Ask | Repeat | Wait | Repair
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,7 +269,7 @@ def _may_act(facts: Facts, *, stopping: bool = False) -> bool:
 
     `stopping`: the repeat settles what happened, so a stopping run may make it if the effect can be offset.
     """
-    room = facts.attempts < facts.max_attempts and not _past(facts)
+    room = facts.attempts < facts.max_attempts and not _past(facts) and not facts.overtaken
     return room and _run_allows(facts, stopping=stopping)
 
 
@@ -381,6 +292,8 @@ def _why_nobody_else(facts: Facts) -> str:
         return "the worker was lost and the contract allows no repeat after that"
     if facts.attempts >= facts.max_attempts:
         return "no attempt is left"
+    if facts.overtaken:
+        return "a later call has set the same resource since; a repeat would overwrite what it set"
     if not _run_allows(facts, stopping=facts.contract.repeats_by_key):
         return f"a run that is {facts.run} may not repeat this call"
     if facts.contract.repeats_by_key:

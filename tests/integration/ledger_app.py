@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
 from fencepost.app import Dependency
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
-from fencepost.contracts import FirstFailure
+from fencepost.contracts import FirstFailure, Natural
 
 SECOND = timedelta(seconds=1)
 
@@ -23,6 +23,19 @@ DEDUPES = Contract(
 STORES_FAILURES = Contract(
     repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.REPLAYED), settle=SECOND
 )
+
+
+SETS = Contract(
+    repeat=Natural(resource=lambda a: ("price", a.sku)),
+    settle=SECOND,
+    not_applied=frozenset({402, 429}),
+    retryable=frozenset({429}),
+)
+
+
+class Price(BaseModel):
+    sku: str
+    minor: int
 
 
 class Debit(BaseModel):
@@ -56,7 +69,8 @@ def bench_app() -> App:
     _add_debits(wallet)
     _add_the_rest(wallet)
     _add_slow(app)
-    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send"])
+    _add_prices(app)
+    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send", "shelf.*"])
     return app
 
 
@@ -133,6 +147,30 @@ def _add_the_rest(wallet: Dependency) -> None:
     @wallet.http("mail.send", effect=Effect.IRREVERSIBLE, intent=lambda a: ("mail", a.order))
     def send(args: Debit) -> Request:
         return Request.post("/mails", json={"order": args.order})
+
+
+def _add_prices(app: App) -> None:
+    """Setting a price twice is setting it once, as long as nobody else sets it in between."""
+    shelf = app.dependency(
+        "shelf",
+        base_url="http://127.0.0.1:9",
+        attempts=4,
+        per_attempt=2 * SECOND,
+        grace=SECOND,
+        reserve=SECOND,
+        backoff=timedelta(milliseconds=1),
+        reconcile_for=30 * SECOND,
+    )
+
+    @shelf.http(
+        "shelf.price",
+        effect=Effect.REVERSIBLE,
+        intent=lambda a: ("price", a.sku, a.minor),
+        contract=SETS,
+        required=False,
+    )
+    def price(args: Price) -> Request:
+        return Request.put(f"/prices/{args.sku}", json={"minor": args.minor})
 
 
 def _add_slow(app: App) -> None:

@@ -237,3 +237,33 @@ class TestRepeats:
         )
         stopped = facts(contract=self.DEDUPING, run="STOPPED")
         assert recover(stopped) == Repair("a run that is STOPPED may not repeat this call")
+
+
+class TestOvertaken:
+    """A later call was sent to set the same thing: this one is not repeated, whatever proves it absent."""
+
+    NATURAL = Contract(repeat=Natural(resource=str), lookup=STRONG, settle=SETTLE)
+
+    @pytest.mark.parametrize(
+        ("known", "free"),
+        [
+            ({}, Repeat()),
+            (
+                {"evidence": (Evidence(1, applied=False), Evidence(2, applied=False, retryable=True))},
+                Repeat(),
+            ),
+            ({"has_lookup": True, "lookup": LookupAnswer(Answer.ABSENT, NOW)}, Repeat()),
+        ],
+        ids=["nothing", "every attempt refused", "absent"],
+    )
+    def test_no_rule_repeats_it(self, known: dict[str, Any], free: Decision) -> None:
+        told = facts(contract=self.NATURAL, resource_locked=True, **known)
+        assert recover(told) == free
+        overtaken = recover(replace(told, resource_locked=False, overtaken=True))
+        assert isinstance(overtaken, Repair if not known else Fail)
+
+    def test_a_person_is_told_so(self) -> None:
+        told = facts(contract=self.NATURAL, overtaken=True)
+        assert recover(told) == Repair(
+            "a later call has set the same resource since; a repeat would overwrite what it set"
+        )

@@ -58,7 +58,11 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
     decision = fold.authorize(call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         return _denied(fold, call, decision, command.term.fence)
-    return _key(fold, call, tool, command) or _start(fold, call, tool, command, decision)
+    return (
+        _key(fold, call, tool, command)
+        or _resource(fold, call, command)
+        or _start(fold, call, tool, command, decision)
+    )
 
 
 def _unfamiliar(fold: Fold, call: Call, command: ClaimCall) -> Answer:
@@ -111,9 +115,19 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     return None
 
 
-def _defer(fold: Fold, call: Call, fence: int, *, waits: bool) -> Answer:
+def _resource(fold: Fold, call: Call, command: ClaimCall) -> Answer | None:
+    """Step 7 for a natural tool: nobody sets what another call may still be setting."""
+    if call.resource is None:
+        return None
+    free = operations.settable_from(fold.operations[call.resource], call)
+    if free is None:
+        return _defer(fold, call, command.term.fence, waits=True)
+    return _defer(fold, call, command.term.fence, waits=False, until=free) if free > fold.now else None
+
+
+def _defer(fold: Fold, call: Call, fence: int, *, waits: bool, until: datetime | None = None) -> Answer:
     # At the run's deadline its planner stops it; past it, a second at a time, so that nothing spins.
-    again = max(fold.run.deadline, fold.now + _LATE_PAUSE)
+    again = until or max(fold.run.deadline, fold.now + _LATE_PAUSE)
     body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence}
     fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)
     return Done(C.INTENT_RECORDED) if waits else Late()
@@ -171,6 +185,8 @@ def start_attempt(
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
     if call.operation is not None:
         fold.set_operation(operations.sent(fold.operations[call.operation], fold.now, tool.contract))
+    if call.resource is not None:
+        fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)
     return Send(started, fold.run.principal, started.attempts, call.operation, deadline, timeout, repeat)
 

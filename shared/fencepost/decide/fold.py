@@ -28,6 +28,8 @@ from fencepost.tools import Tool
 
 E = EventType
 
+_ANSWERS = frozenset({E.TOOL_RESULT_RECORDED, E.TOOL_ATTEMPT_FAILED})
+"""The ends after which nothing that was sent is still under way."""
 _UNNUMBERED = (None, "", "")
 """Projection and hashes of an event whose change is not numbered yet."""
 
@@ -153,7 +155,7 @@ class Fold:
         self.view = evolve(self.view, event, data)
         self.events.append(event)
         if call is not None and (old is None or old.state != self.call(call).state):
-            self._follow(self.call(call))
+            self._follow(self.call(call), kind)
         return event
 
     def _next_id(self) -> UUID:
@@ -165,10 +167,12 @@ class Fold:
         own = len(self.events) - (1 if self.events and self.events[0].type == E.RUN_CREATED else 0)
         return UUID(int=(self.command.id.int + own) % (1 << 128))
 
-    def _follow(self, call: Call) -> None:
+    def _follow(self, call: Call, kind: EventType) -> None:
         """Keep the operation keys true to the calls, and note whose waiters may go on."""
         if call.operation is None:
             return
+        if call.resource is not None and (setting := self.operations.get(call.resource)) is not None:
+            self.set_operation(operations.let_go(setting, call, answered=kind in _ANSWERS))
         held = self.operations.get(call.operation)
         if held is not None:
             self.set_operation(operations.follow(held, call))

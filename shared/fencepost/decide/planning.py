@@ -209,8 +209,10 @@ def _proposal_body(
         shown = {"tool": proposal.tool_name, "arguments": proposal.arguments, "required": False}
         unknown = {"tool_version": 0, "effect": "read", "operation": None, "scope": "", "arguments_hash": ""}
         return place | shown | unknown
+    named = {"resource": proposal.resource} if proposal.resource is not None else {}
     return {
         **place,
+        **named,
         "tool": proposal.tool_name,
         "tool_version": proposal.tool_version,
         "effect": str(proposal.effect),

@@ -81,6 +81,7 @@ def _take_over(fold: Fold, call: Call, tool: Tool, rand: float) -> None:
 def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer | None) -> Facts:
     """What the recovery table judges, read under the locks."""
     held = fold.operations.get(call.operation or "")
+    setting = fold.operations.get(call.resource or "")
     return Facts(
         now=fold.now,
         effect=tool.effect,
@@ -103,6 +104,8 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         rand=rand,
         backoff_base=tool.dependency.backoff,
         backoff_cap=tool.dependency.backoff_cap,
+        resource_locked=setting is not None and setting.call == call.id,
+        overtaken=setting is not None and setting.call != call.id,
     )
 
 

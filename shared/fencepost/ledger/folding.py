@@ -165,7 +165,9 @@ class Folding:
             if self.loaded.operations[before.tenant, k] is not operation:
                 self.loaded.operations[before.tenant, k] = operation
                 self.writing.operations[before.tenant, k] = operation
-        self.writing.woken |= {(before.tenant, k) for k in fold.woken}
+        for k in fold.woken:
+            resource = self.loaded.operations[before.tenant, k].resource
+            (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))
         self._place(fold, run)
 
     def _file(self, command: c.FileEvidence, events: Sequence[Event]) -> None:

@@ -62,9 +62,10 @@ WHERE runs.tenant = ANY(%(run_tenants)s::text[]) AND runs.id = ANY(%(runs)s::uui
 ORDER BY runs.tenant, runs.id FOR NO KEY UPDATE
 """
 NEW_KEYS = """
-INSERT INTO fencepost.operations (tenant, key, scope, arguments_hash, status)
-SELECT t, k, s, '', 'released'
-FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[]) AS new (t, k, s)
+INSERT INTO fencepost.operations (tenant, key, scope, resource, arguments_hash, status)
+SELECT t, k, s, r, '', 'released'
+FROM unnest(%(new_tenants)s::text[], %(new_keys)s::text[], %(new_scopes)s::text[],
+            %(new_resources)s::boolean[]) AS new (t, k, s, r)
 ORDER BY t, k ON CONFLICT DO NOTHING
 """
 LOCK_CLAIMED = f"""
@@ -99,7 +100,7 @@ def _read_calls(*, touched: bool, whole: bool) -> str:
 
 def _lock_operations(*, touched: bool, whole: bool) -> str:
     """The keys of those calls, and the new ones: each is locked before anything is decided about it."""
-    what = "unnest(ARRAY[calls.operation, calls.compensates])"
+    what = "unnest(ARRAY[calls.operation, calls.compensates, calls.resource])"
     new = "SELECT * FROM unnest(%(new_keys)s::text[])"
     return f"""
 SELECT {_OPERATION_WHAT} FROM fencepost.operations
@@ -140,8 +141,8 @@ class Wanted:
     whole: set[Key]
     """Runs of which all effects are needed."""
     claims: set[Key]
-    new: set[tuple[str, str, str]]
-    """Keys that may be asked for the first time: tenant, key, scope."""
+    new: set[tuple[str, str, str, bool]]
+    """Keys that may be asked for the first time: tenant, key, scope, and whether a natural resource's."""
     workers: set[str]
     ids: list[UUID]
 
@@ -156,7 +157,7 @@ def wanted(batch: Sequence[c.Command]) -> Wanted:
         calls={(x.tenant, call) for x in batch for call in touched_calls(x)},
         whole={(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimStopped | c.RecordCompensation)},
         claims={(x.tenant, x.subject) for x in claiming if (x.tenant, x.run) not in waiting},
-        new={(x.tenant, key, scope) for x in batch for key, scope in _new_keys(x)},
+        new={(x.tenant, *key) for x in batch for key in _new_keys(x)},
         workers={x.worker for x in claiming},
         ids=[x.id for x in batch],
     )
@@ -173,9 +174,10 @@ def parameters(of: Wanted, worker_ttl: timedelta) -> dict[str, Any]:
         "whole": rows.plain_array(r for _, r in of.whole),
         "claim_tenants": rows.text_array(t for t, _ in of.claims),
         "claims": rows.plain_array(s for _, s in of.claims),
-        "new_tenants": rows.text_array(t for t, _, _ in of.new),
-        "new_keys": rows.text_array(k for _, k, _ in of.new),
-        "new_scopes": rows.text_array(s for _, _, s in of.new),
+        "new_tenants": rows.text_array(t for t, _, _, _ in of.new),
+        "new_keys": rows.text_array(k for _, k, _, _ in of.new),
+        "new_scopes": rows.text_array(s for _, _, s, _ in of.new),
+        "new_resources": rows.plain_array(r for _, _, _, r in of.new),
         "workers": rows.text_array(of.workers),
         "worker_ttl": worker_ttl,
         "ids": rows.plain_array(of.ids),
@@ -193,14 +195,16 @@ def touched_calls(command: c.Command) -> tuple[UUID, ...]:
     return ()
 
 
-def _new_keys(command: c.Command) -> list[tuple[str, str]]:
+def _new_keys(command: c.Command) -> list[tuple[str, str, bool]]:
     if isinstance(command, c.RecordTurn):
         proposals = command.proposals
     elif isinstance(command, c.RecordCompensation):
         proposals = (command.proposal,)
     else:
         return []
-    return [(p.operation, p.scope) for p in proposals if isinstance(p, Validated) and p.operation is not None]
+    valid = [p for p in proposals if isinstance(p, Validated)]
+    keys = [(p.operation, p.scope, False) for p in valid if p.operation is not None]
+    return keys + [(p.resource, p.scope, True) for p in valid if p.resource is not None]
 
 
 def _half_locked(batch: Sequence[c.Command], of: Wanted, loaded: Loaded) -> set[UUID]:

@@ -184,6 +184,7 @@ calls = Table(
     *_presented(),
     _derived("live", Boolean, f"state IN ({OPEN_SQL}) OR doubt"),
     _derived("offsets", Text, f"CASE WHEN state NOT IN ({_DEAD}) THEN compensates END", null=True),
+    _col("resource", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"
@@ -193,6 +194,7 @@ calls = Table(
     Index("calls_of_run", "run"),
     # Whom a settled key wakes.
     Index("calls_waiting", "operation", postgresql_where=text("waits")),
+    Index("calls_setting", "resource", postgresql_where=text("waits AND resource IS NOT NULL")),
     # One living compensation per effect (I11).
     Index(
         "calls_one_compensation",
@@ -222,6 +224,7 @@ operations = Table(
     _col("preview", Text, null=True),
     _col("reused", Integer, default="0"),
     _col("proof", Uuid, null=True),
+    _col("resource", Boolean, default="false"),
     PrimaryKeyConstraint("key", "tenant"),
     postgresql_with={"fillfactor": "60"},
 )

@@ -46,6 +46,9 @@ class Writing:
     rows: dict[Key, Row] = field(default_factory=dict)
     ended: set[Key] = field(default_factory=set)
     woken: set[tuple[str, str]] = field(default_factory=set)
+    """Keys whose waiters go on."""
+    freed: set[tuple[str, str]] = field(default_factory=set)
+    """Natural resources whose waiters go on."""
     versions: dict[Key, int] = field(default_factory=dict)
 
 
@@ -111,11 +114,12 @@ _CALL_FIXED = [
     "arguments",
     "arguments_hash",
     "required",
+    "resource",
 ]
 _RUN_SET = [*(n for n in rows.RUN_COLUMNS if n not in _RUN_FIXED), *_PRESENTED, "presented_call"]
 _CALL_SET = [*(n for n in rows.CALL_COLUMNS if n not in _CALL_FIXED), *_PRESENTED]
 _CALL_NEW = [*rows.CALL_COLUMNS, *_PRESENTED]
-_OPERATION_SET = [n for n in rows.OPERATION_COLUMNS if n not in ("tenant", "key", "scope")]
+_OPERATION_SET = [n for n in rows.OPERATION_COLUMNS if n not in ("tenant", "key", "scope", "resource")]
 _ROW_NAMES = [*rows.ROW_COLUMNS, "publish_at", "publish_count"]
 _EVIDENCE_NAMES = [
     "tenant",
@@ -176,6 +180,7 @@ FROM (SELECT w.tenant, w.subject
       ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
 WHERE o.tenant = due.tenant AND o.subject = due.subject
 """
+WAKE_SETTERS = WAKE.replace("k.operation = settled.key", "k.resource = settled.key")
 
 
 def _exactly(update: str) -> str:
@@ -257,6 +262,7 @@ def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None
         gone = batch.ended
         ids = rows.plain_array(subject for _, subject in gone)
         connection.execute(DELETE_ROWS, (rows.text_array(tenant for tenant, _ in gone), ids))
-    if batch.woken:
-        keys = sorted(batch.woken)
-        connection.execute(WAKE, (now, now, [t for t, _ in keys], [k for _, k in keys], now))
+    for statement, settled in ((WAKE, batch.woken), (WAKE_SETTERS, batch.freed)):
+        if settled:
+            keys = sorted(settled)
+            connection.execute(statement, (now, now, [t for t, _ in keys], [k for _, k in keys], now))

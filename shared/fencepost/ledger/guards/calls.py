@@ -30,11 +30,11 @@ _BORN = f"""
 _UNCHANGING = """
         IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
             NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
-            NEW.required)
+            NEW.required, NEW.resource)
            IS DISTINCT FROM
            (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
             OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
-            OLD.required)
+            OLD.required, OLD.resource)
            OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
             RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
                 USING ERRCODE = 'FP001';

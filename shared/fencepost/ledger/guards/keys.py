@@ -76,6 +76,42 @@ _STATUS = f"""
     END IF;
 """
 
+# What natural tools set: held by the call that was sent last, from its first attempt until it has ended.
+_RESOURCE = f"""
+    IF NEW.resource THEN
+        IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+            SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+                WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+            IF OLD.status <> 'released' OR OLD.doubt OR holder.doubt
+               OR holder.state NOT IN ({words(CALL_ENDS)}) THEN
+                RAISE EXCEPTION 'resource %: a call that was sent to set it has not ended', NEW.key
+                    USING ERRCODE = 'FP003';
+            END IF;
+            IF OLD.expires_at > fencepost.now() THEN
+                RAISE EXCEPTION 'resource %: what was sent may still set it', NEW.key USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+        SELECT c.resource, c.run, c.state, c.doubt, c.attempts INTO holder FROM fencepost.calls c
+            WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run) OR holder.attempts < 1 THEN
+            RAISE EXCEPTION 'resource %: it is held by a call that was sent to set it', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.doubt <> holder.doubt THEN
+            RAISE EXCEPTION 'resource %: its doubt is that of the call that holds it', NEW.key
+                USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.status <> (CASE WHEN holder.state IN ({OPEN_SQL}) THEN 'open' ELSE 'released' END)
+           OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
+                holder.state USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+"""
+
 GUARD_KEYS = f"""
 CREATE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -94,11 +130,13 @@ BEGIN
         END IF;
         RETURN NEW;
     END IF;
-    IF (NEW.tenant, NEW.key, NEW.scope) IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope)
+    IF (NEW.tenant, NEW.key, NEW.scope, NEW.resource)
+            IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope, OLD.resource)
        OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
         RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
             USING ERRCODE = 'FP001';
     END IF;
+{_RESOURCE.strip(chr(10))}
 {_HANDED_ON.strip(chr(10))}
 {_HELD.strip(chr(10))}
 {_STATUS.strip(chr(10))}
@@ -106,4 +144,17 @@ BEGIN
 END $$;
 CREATE TRIGGER guard_operation BEFORE INSERT OR UPDATE OR DELETE ON fencepost.operations
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_operation();
+
+CREATE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Judged at COMMIT, when the key is written too: two calls cannot both hold one resource.
+    IF NOT EXISTS (SELECT 1 FROM fencepost.operations o WHERE o.key = NEW.resource AND o.tenant = NEW.tenant
+            AND o.resource AND o.call = NEW.id AND o.status = 'open') THEN
+        RAISE EXCEPTION 'call %: sent without holding what it sets', NEW.id USING ERRCODE = 'FP003';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.resource IS NOT NULL AND NEW.state = 'DISPATCHING')
+    EXECUTE FUNCTION fencepost.guard_setter();
 """

@@ -1,5 +1,10 @@
 SET LOCAL lock_timeout = '2s';
 
+-- What natural tools set: named when a call is proposed, held in `operations` by the call sent last.
+ALTER TABLE fencepost.calls ADD COLUMN resource text;
+ALTER TABLE fencepost.operations ADD COLUMN resource boolean DEFAULT false NOT NULL;
+CREATE INDEX calls_setting ON fencepost.calls (resource) WHERE waits AND resource IS NOT NULL;
+
 -- One row per scope of a dependency, fleet-wide: until when it is closed, its breaker and its limits.
 CREATE TABLE fencepost.dependencies (
     scope TEXT NOT NULL,
@@ -23,3 +28,353 @@ GRANT INSERT, UPDATE ON fencepost.dependencies TO fencepost_worker, fencepost_op
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
+CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    run_status text;
+    run_owner text;
+    run_fence bigint;
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    via text;
+    said record;
+    rest fencepost.calls;
+    settles boolean;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'calls are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    -- The run's lock serialises every change of its calls with its completion.
+    SELECT status, owner, fence INTO run_status, run_owner, run_fence
+        FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
+    IF TG_OP = 'INSERT' THEN
+
+        IF by_owner IS NULL OR by_owner IS DISTINCT FROM run_owner OR by_fence IS DISTINCT FROM run_fence THEN
+            RAISE EXCEPTION 'call %: proposed without the term of its run', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED')
+           OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
+           OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
+                NEW.receipt, NEW.result, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
+            RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
+        END IF;
+        IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = NEW.version
+                AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id) THEN
+            RAISE EXCEPTION 'call %: proposed without an event', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+    ELSE
+        IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
+            NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
+            NEW.required, NEW.resource)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
+            OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
+            OLD.required, OLD.resource)
+           OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
+            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.version = OLD.version THEN
+            OLD.live := NULL;  -- computed after this
+            OLD.offsets := NULL;
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+            WHERE e.run = NEW.run AND e.seq = NEW.version AND e.tenant = NEW.tenant
+                AND e.call IS NOT DISTINCT FROM NEW.id;
+        IF NOT FOUND OR NEW.version < OLD.version THEN
+            RAISE EXCEPTION 'call %: its version moves only with its events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        -- Evidence wakes the reconciler of a doubt that nobody holds; whatever else changes is presented.
+        IF said.type = 'EvidenceFiled' THEN
+            rest := NEW;
+            rest.version := OLD.version;
+            rest.ready_at := OLD.ready_at;
+            rest.live := OLD.live;  -- computed after this
+            rest.offsets := OLD.offsets;
+            IF rest IS NOT DISTINCT FROM OLD THEN
+                IF NEW.ready_at <> OLD.ready_at AND (OLD.state <> 'UNKNOWN' OR OLD.owner IS NOT NULL) THEN
+                    RAISE EXCEPTION 'call %: evidence does not move it', NEW.id USING ERRCODE = 'FP002';
+                END IF;
+                RETURN NEW;
+            END IF;
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.attempts < OLD.attempts OR NEW.in_flight_until < OLD.in_flight_until
+           OR (OLD.in_flight_until IS NOT NULL AND NEW.in_flight_until IS NULL) THEN
+            RAISE EXCEPTION 'call %: an attempt cannot be unmade', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ('cancel', 'evidence', 'repair') THEN
+                RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.version THEN
+                RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via, by_version,
+                    OLD.version USING ERRCODE = 'FP002';
+            END IF;
+            IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
+                RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'call %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'call %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
+            RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
+        IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
+           AND OLD.state NOT IN ('DISPATCHING', 'UNKNOWN') THEN
+            RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
+            IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptStarted', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence)) THEN
+                RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
+                    USING ERRCODE = 'FP004';
+            END IF;
+        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request)
+              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request) THEN
+            RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.doubt AND NEW.state IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') THEN
+            RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.state = 'INTENT_RECORDED' AND NEW.doubt THEN
+            RAISE EXCEPTION 'call %: what may have happened is not sent as if it had not', NEW.id
+                USING ERRCODE = 'FP003';
+        END IF;
+        -- Unknown is in doubt, and so is an attempt that takes the place of one nobody answered for.
+        IF NOT NEW.doubt AND (NEW.state IN ('UNKNOWN', 'NEEDS_REPAIR')
+                OR (OLD.doubt AND NEW.state NOT IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN'))
+                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING')) THEN
+            RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
+            (via = 'term' OR NEW.effect = 'read') AND (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptFailed' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence))) THEN
+            RAISE EXCEPTION 'call %: an attempt is made again only after one that is known to have failed',
+                NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        settles := NEW.state IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN') AND NEW.state <> OLD.state;
+        IF NOT settles AND (NEW.receipt, NEW.result, NEW.proof, NEW.reused)
+                IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.proof, OLD.reused) THEN
+            RAISE EXCEPTION 'call %: a result comes with the end it proves', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF settles AND OLD.state = 'INTENT_RECORDED' THEN
+            IF NEW.reused IS NOT TRUE OR NEW.proof IS DISTINCT FROM OLD.proof OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ResultReused')
+               OR NOT EXISTS (SELECT 1 FROM fencepost.operations o
+                    WHERE o.key = NEW.operation AND o.tenant = NEW.tenant
+                    AND o.status = 'completed' AND NOT o.doubt AND (o.arguments_hash, o.receipt, o.result)
+                        IS NOT DISTINCT FROM (NEW.arguments_hash, NEW.receipt, NEW.result)) THEN
+                RAISE EXCEPTION 'call %: there is no such result to reuse', NEW.id USING ERRCODE = 'FP003';
+            END IF;
+        ELSIF settles THEN
+            IF said.id IS DISTINCT FROM NEW.proof THEN
+                SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+                    WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.seq > OLD.version
+                        AND e.seq < NEW.version
+                        AND (e.run, e.call) IS NOT DISTINCT FROM (NEW.run, NEW.id);
+            END IF;
+            IF NEW.reused OR (CASE said.type
+                WHEN 'ToolResultRecorded' THEN via = 'term' AND OLD.state = 'DISPATCHING'
+                    AND NEW.state = 'SUCCEEDED' AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                WHEN 'ToolAttemptFailed' THEN (via = 'term' OR NEW.effect = 'read')
+                    AND OLD.state = 'DISPATCHING' AND NEW.state = 'FAILED'
+                    AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                    AND said.body ->> 'final' = 'true'
+                    AND (NOT OLD.doubt OR coalesce(said.body ->> 'stored', '') = 'true')
+                WHEN 'ToolEffectReconciled' THEN (via = 'claim' OR (via = 'term' AND OLD.state = 'UNKNOWN'))
+                    AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
+                    AND said.body ->> 'to' = NEW.state
+                WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+                ELSE false END) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
+                    NEW.state USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    holder record;
+    offsetting text;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'operation keys are never forgotten' USING ERRCODE = 'FP004';
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
+                NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF (NEW.tenant, NEW.key, NEW.scope, NEW.resource)
+            IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope, OLD.resource)
+       OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
+        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.resource THEN
+        IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+            SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+                WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+            IF OLD.status <> 'released' OR OLD.doubt OR holder.doubt
+               OR holder.state NOT IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') THEN
+                RAISE EXCEPTION 'resource %: a call that was sent to set it has not ended', NEW.key
+                    USING ERRCODE = 'FP003';
+            END IF;
+            IF OLD.expires_at > fencepost.now() THEN
+                RAISE EXCEPTION 'resource %: what was sent may still set it', NEW.key USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+        SELECT c.resource, c.run, c.state, c.doubt, c.attempts INTO holder FROM fencepost.calls c
+            WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run) OR holder.attempts < 1 THEN
+            RAISE EXCEPTION 'resource %: it is held by a call that was sent to set it', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.doubt <> holder.doubt THEN
+            RAISE EXCEPTION 'resource %: its doubt is that of the call that holds it', NEW.key
+                USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.status <> (CASE WHEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') THEN 'open' ELSE 'released' END)
+           OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
+                holder.state USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+        IF OLD.doubt THEN
+            RAISE EXCEPTION 'operation %: a key in doubt is not handed on', NEW.key USING ERRCODE = 'FP003';
+        END IF;
+        SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+            WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+        IF OLD.status NOT IN ('released', 'failed') OR holder.state NOT IN ('CANCELLED', 'FAILED', 'REJECTED') OR holder.doubt THEN
+            RAISE EXCEPTION 'operation %: a key that is % is not handed on by a call that is %', NEW.key,
+                OLD.status, holder.state USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+    SELECT c.operation, c.run, c.state, c.doubt, c.attempts, c.arguments_hash, c.receipt, c.result, c.preview,
+        c.proof INTO holder FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+    IF (holder.operation, holder.run, holder.arguments_hash)
+       IS DISTINCT FROM (NEW.key, NEW.run, NEW.arguments_hash) THEN
+        RAISE EXCEPTION 'operation %: it is held by a call of its own', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.doubt <> holder.doubt THEN
+        RAISE EXCEPTION 'operation %: its doubt is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP003';
+    END IF;
+    IF OLD.doubt AND NOT NEW.doubt AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof) THEN
+        RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
+    END IF;
+    IF (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (holder.receipt, holder.result, holder.preview, holder.proof)
+       AND (holder.state IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') OR (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.preview, OLD.proof)) THEN
+        RAISE EXCEPTION 'operation %: its result is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF (NEW.first_sent_at, NEW.expires_at) IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at)
+       AND (holder.attempts > 0 AND NEW.first_sent_at <= fencepost.now()
+            AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
+        RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.status IN ('compensating', 'compensated') OR OLD.status IN ('compensating', 'compensated') THEN
+        -- At most one living compensation: its index is unique.
+        SELECT c.state INTO offsetting FROM fencepost.calls c WHERE c.offsets = NEW.key
+            AND c.tenant = NEW.tenant;
+    END IF;
+    IF (CASE NEW.status
+        WHEN 'open' THEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN')
+        WHEN 'completed' THEN holder.state = 'SUCCEEDED'
+            AND (OLD.status NOT IN ('compensating', 'compensated') OR offsetting IS NULL)
+        WHEN 'failed' THEN holder.state = 'FAILED'
+        WHEN 'unknown' THEN holder.state = 'ACCEPTED_UNKNOWN'
+        WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED')
+        WHEN 'compensating' THEN offsetting <> 'SUCCEEDED'
+            AND (OLD.status IN ('compensating', 'compensated') OR offsetting <> 'INTENT_RECORDED')
+        WHEN 'compensated' THEN offsetting = 'SUCCEEDED'
+        ELSE false END) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it is not % while the call that holds it is % and what offsets it %',
+            NEW.key, NEW.status, holder.state, coalesce(offsetting, 'nothing') USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Judged at COMMIT, when the key is written too: two calls cannot both hold one resource.
+    IF NOT EXISTS (SELECT 1 FROM fencepost.operations o WHERE o.key = NEW.resource AND o.tenant = NEW.tenant
+            AND o.resource AND o.call = NEW.id AND o.status = 'open') THEN
+        RAISE EXCEPTION 'call %: sent without holding what it sets', NEW.id USING ERRCODE = 'FP003';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.resource IS NOT NULL AND NEW.state = 'DISPATCHING')
+    EXECUTE FUNCTION fencepost.guard_setter();
