@@ -68,6 +68,16 @@ class ToolHandle(Generic[ArgsT, ResultT]):
         self._add("compensate", function)
         return function
 
+    def same(self, function: Callable[[ArgsT, ResultT], bool]) -> Callable[[ArgsT, ResultT], bool]:
+        """Declare the pure function that tells whether an answer is for these arguments.
+
+        For a downstream that answers a known key whatever comes with it (`Mismatch.IGNORED`): without it no
+        repeat is made on the strength of the key. Every answer is compared, also a lookup's; one that is for
+        another request goes to a person, what the function raises makes the outcome unknown.
+        """
+        self._add("same", function)
+        return function
+
     def receipt(self, function: Callable[[ResultT], object]) -> Callable[[ResultT], object]:
         """Declare the pure function that finds the downstream's own reference in a result."""
         self._add("receipt", function)

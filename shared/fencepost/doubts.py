@@ -70,6 +70,8 @@ class Facts:
     taken_over: bool = False
     """The last attempt's worker was lost: it never answered."""
     has_lookup: bool = False
+    compares: bool = False
+    """The tool can tell whether an answer is for what was sent."""
     asks: int = 0
     evidence: Sequence[Evidence] = ()
     lookup: LookupAnswer | None = None

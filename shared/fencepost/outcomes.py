@@ -77,19 +77,26 @@ class Refused:
 
 @dataclass(frozen=True)
 class Unsure:
-    """Nothing is proved. `retry_after` is what the answer asked for, if it was one."""
+    """Nothing is proved. `retry_after` is what the answer asked for, if it was one.
+
+    `repair`: nothing that is asked or sent further could prove it either, so a person decides.
+    """
 
     code: str
     message: str
     retry_after: timedelta | None = None
+    repair: bool = False
 
 
 Outcome = Applied | Refused | Unsure
 
 
-def classify(tool: Tool, sent: Sent, *, now: datetime) -> Outcome:
-    """The outcome of an effect request; total. `now` turns a Retry-After date into a duration."""
-    outcome = _judged(tool, sent, now)
+def classify(tool: Tool, sent: Sent, *, now: datetime, args: Any = None) -> Outcome:
+    """The outcome of an effect request; total. `now` turns a Retry-After date into a duration.
+
+    `args`, where given, are compared with the answer by the tool's `same`.
+    """
+    outcome = _judged(tool, sent, now, args)
     return without_effect(outcome) if tool.effect is Effect.READ else outcome
 
 
@@ -100,17 +107,17 @@ def without_effect(outcome: Outcome) -> Outcome:
     return Refused(outcome.code, outcome.message, retryable=True, retry_after=outcome.retry_after)
 
 
-def _judged(tool: Tool, sent: Sent, now: datetime) -> Outcome:
+def _judged(tool: Tool, sent: Sent, now: datetime, args: Any) -> Outcome:
     match sent:
         case NotSent(code, message):
             return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=True)
         case Lost(code, message):
             return Unsure(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS))
         case Answered(response):
-            return _answer(tool, response, now)
+            return _answer(tool, response, now, args)
 
 
-def _answer(tool: Tool, response: Response, now: datetime) -> Outcome:
+def _answer(tool: Tool, response: Response, now: datetime, args: Any) -> Outcome:
     status, contract = response.status, tool.contract
     code, text = f"http_{status}", sanitize(response.text, MAX_TEXT_CHARS)
     if status in contract.not_applied:
@@ -120,25 +127,41 @@ def _answer(tool: Tool, response: Response, now: datetime) -> Outcome:
     if isinstance(contract.repeat, Dedupes) and status in contract.repeat.in_progress:
         return Unsure("in_progress", text)
     if 200 <= status < 300:
-        return _success(tool, response)
+        return _success(tool, response, args)
     if replayed_for_good(tool, response):
-        return Unsure(f"replayed_{status}", text)
+        # An answer, not a new failure: every repeat would meet it again, and only a lookup knows more.
+        return Unsure(f"replayed_{status}", text, repair=not tool.has_lookup)
     return Unsure(code, text, retry_after(response, now))
 
 
-def _success(tool: Tool, response: Response) -> Outcome:
+def _success(tool: Tool, response: Response, args: Any) -> Outcome:
     if tool.parse is None and response.status == 202:
         return Unsure("accepted", "202 says that the effect may come later; a parse function can know better")
     if tool.parse is None and tool.returns is None:
         value, text = json_or_text(response.body)
-        return Applied(bounded_result(text), receipt_of(tool, value))
+        return answers_other(tool, args, value) or Applied(bounded_result(text), receipt_of(tool, value))
     try:
         result = read_result(tool, response)
     except NotApplied as refusal:
         return refused(refusal, final_answer_stored=replayed_for_good(tool, response))
     except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
         return Unsure("unreadable_answer", told(error))
-    return Applied(result_text(result), receipt_of(tool, result))
+    return answers_other(tool, args, result) or Applied(result_text(result), receipt_of(tool, result))
+
+
+def answers_other(tool: Tool, args: Any, result: Any) -> Unsure | None:
+    """Why an answer proves nothing of these arguments, by the tool's `same`; None where it does not object.
+
+    A downstream that ignores what comes with a known key answers a repeat with what the first request made.
+    """
+    if tool.same is None or args is None:
+        return None
+    try:
+        if tool.same(args, result):
+            return None
+    except Exception as error:  # noqa: BLE001 - an answer nobody can compare proves nothing
+        return Unsure("incomparable_answer", told(error))
+    return Unsure("other_request", "the downstream answered this key for another request", repair=True)
 
 
 def read_result(tool: Tool, response: Response) -> Any:
@@ -273,7 +296,8 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
         if response.status != 200:
             return Unclear(f"http_{response.status}")
         result = read_result(tool, response)
-        return Found(receipt_of(tool, result), result)
+        same = tool.same is None or bool(tool.same(args, result))
+        return Found(receipt_of(tool, result), result, same_arguments=same)
     answer: object = tool.lookup_parse(response, args)
     if isinstance(answer, Found):
         return replace(answer, receipt=storable_receipt(answer.receipt))

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fencepost.contracts import AfterTakeover, Dedupes, Effect, Natural
+from fencepost.contracts import AfterTakeover, Dedupes, Effect, FirstFailure, Natural
 from fencepost.deadlines import backoff, plus, quiet_at
 from fencepost.doubts import (
     Answer,
@@ -215,7 +215,7 @@ def _repeat_after_absence(facts: Facts) -> bool:
 
 
 def _by_key(facts: Facts) -> Decision | None:
-    if not facts.contract.repeats_by_key or not _may_act(facts, stopping=True) or _lost_for_good(facts):
+    if not _key_repeats(facts) or not _may_act(facts, stopping=True) or _lost_for_good(facts):
         return None
     if not _window_open(facts, facts.now):
         return None
@@ -224,6 +224,17 @@ def _by_key(facts: Facts) -> Decision | None:
     if lost_may_land and quiet < facts.reconcile_until and _window_open(facts, quiet):
         return Wait(quiet, "the lost attempt may still land")
     return Repeat()
+
+
+def _key_repeats(facts: Facts) -> bool:
+    """Whether the key makes a repeat safe and its answer is proof.
+
+    Where another request under the key is answered as the first was, the answer has to be compared.
+    """
+    repeat = facts.contract.repeat
+    if not isinstance(repeat, Dedupes) or not facts.compares:
+        return facts.contract.repeats_by_key
+    return repeat.window > timedelta(0) and repeat.first_failure is not FirstFailure.UNKNOWN
 
 
 def _window_open(facts: Facts, at: datetime) -> bool:
@@ -294,7 +305,7 @@ def _why_nobody_else(facts: Facts) -> str:
         return "no attempt is left"
     if facts.overtaken:
         return "a later call has set the same resource since; a repeat would overwrite what it set"
-    if not _run_allows(facts, stopping=facts.contract.repeats_by_key):
+    if not _run_allows(facts, stopping=_key_repeats(facts)):
         return f"a run that is {facts.run} may not repeat this call"
     if facts.contract.repeats_by_key:
         return "the downstream may no longer know the key"

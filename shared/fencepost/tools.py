@@ -194,7 +194,8 @@ class Tool:
     """A tool as registered: name and version, effect, contract, models and its pure parts.
 
     `intent` names the business intent from validated arguments; READ tools need none. `receipt` is the field
-    of the result that holds the downstream's own reference, or a function of the result. `key` puts the
+    of the result that holds the downstream's own reference, or a function of the result. `same` tells from
+    arguments and an answer whether the one is for the other. `key` puts the
     operation key into the stored request as the downstream wants it; without a header `Idempotency-Key` in
     there the engine adds one with the raw key.
     """
@@ -213,6 +214,7 @@ class Tool:
     lookup: Callable[[Any, str], Request] | None = None
     lookup_parse: Callable[[Response, Any], LookupResult] | None = None
     compensate: Callable[[Any, Any], Proposal] | None = None
+    same: Callable[[Any, Any], bool] | None = None
     check: Callable[[Any], object] | None = None
     function: Callable[[Any, Attempt], Any] | None = None
     receipt: str | Callable[[Any], object] = "id"

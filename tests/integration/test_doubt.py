@@ -109,6 +109,17 @@ def test_an_ordinary_refusal_of_the_same_tool_does_not(bench: Bench) -> None:
     assert run == bench.call(call).run
 
 
+def test_an_answer_to_a_repeat_that_was_for_another_request_goes_to_a_person(bench: Bench) -> None:
+    run, call = lost(bench, "wallet.hold")
+    send, term = repeat(bench, run, call)
+    other = Unsure("other_request", "answered for another request", repair=True)
+    assert bench.record(send, term, other) == c.Done("NEEDS_REPAIR")
+    held = bench.call(call)
+    assert (held.doubt, held.error) == (True, "other_request: answered for another request")
+    assert bench.kinds(run, call)[-2:] == ["ToolOutcomeMarkedUnknown", "RepairRequested"]
+    assert bench.repair(call, "SUCCEEDED", "r-1") == c.Done("SUCCEEDED")
+
+
 def test_a_first_attempt_that_is_refused_leaves_no_doubt(bench: Bench) -> None:
     run = bench.start()
     call = bench.debit(run, bench.order())

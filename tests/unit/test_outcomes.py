@@ -125,9 +125,57 @@ def test_a_replayed_500_is_named_and_still_no_proof() -> None:
     assert outcome(debit.tool, 500, "", REPLAYED) == Unsure("replayed_500", "")
 
 
+def test_a_replayed_500_goes_to_a_person_where_nothing_can_be_asked() -> None:
+    blind = dataclasses.replace(debit.tool, lookup=None, lookup_parse=None)
+    assert outcome(blind, 500, "", REPLAYED) == Unsure("replayed_500", "", repair=True)
+    assert outcome(blind, 500) == Unsure("http_500", ""), "a failure of its own may pass"
+
+
 def test_a_refusal_in_a_replayed_body_speaks_for_the_key() -> None:
     found = outcome(debit.tool, 200, '{"state": "declined", "reason": "no funds"}', REPLAYED)
     assert found == Refused("declined", "no funds", retryable=False, final_answer_stored=True)
+
+
+# Answers for another request
+
+OTHER = Unsure("other_request", "the downstream answered this key for another request", repair=True)
+
+
+def equal(args: Debit, result: Any) -> bool:
+    return bool((result["amount"] if isinstance(result, dict) else result.amount) == args.amount)
+
+
+@pytest.mark.parametrize("tool", [debit.tool, RAW], ids=["with a parse", "as it is"])
+def test_an_answer_is_compared_with_what_was_sent(tool: Tool) -> None:
+    comparing = dataclasses.replace(tool, same=equal)
+
+    def told(amount: int, args: Any = ARGS) -> Outcome:
+        body = json.dumps({"id": "d-1", "amount": amount, "state": "done"}).encode()
+        return classify(comparing, Answered(Response(200, {}, body)), now=NOW, args=args)
+
+    assert isinstance(told(5), Applied)
+    assert told(6) == OTHER
+    assert isinstance(told(6, args=None), Applied), "nobody said what was sent"
+
+
+def test_an_answer_that_cannot_be_compared_proves_nothing() -> None:
+    comparing = dataclasses.replace(RAW, same=equal)
+    body = Answered(Response(200, {}, b'{"id": "d-1"}'))
+    assert classify(comparing, body, now=NOW, args=ARGS) == Unsure(
+        "incomparable_answer", "KeyError: 'amount'"
+    )
+
+
+def test_a_lookup_that_finds_another_request_says_so() -> None:
+    comparing = dataclasses.replace(RAW, same=equal)
+
+    def ask(amount: str) -> Found | Absent | Unclear:
+        body = f'{{"id": "d-1"{amount}}}'.encode()
+        return classify_lookup(comparing, ARGS, Answered(Response(200, {}, body)))
+
+    assert ask(', "amount": 5') == Found("d-1", {"id": "d-1", "amount": 5})
+    assert ask(', "amount": 6') == Found("d-1", {"id": "d-1", "amount": 6}, same_arguments=False)
+    assert isinstance(ask(""), Unclear)
 
 
 # Successes

@@ -57,6 +57,14 @@ def test_what_a_tool_returns_is_its_result(executor: ThreadPoolExecutor) -> None
     assert outcome == Applied('{"number": 10}', "10")
 
 
+def test_what_it_returns_is_compared_with_its_arguments(executor: ThreadPoolExecutor) -> None:
+    for function in both(lambda _args, _attempt: {"day": "2026-01-03"}):
+        tool = dataclasses.replace(close_day.tool, function=function, same=lambda a, r: a.day == r["day"])
+        outcome = asyncio.run(run_python(tool, ARGS, attempt(), executor))
+        assert isinstance(outcome, Unsure)
+        assert (outcome.code, outcome.repair) == ("other_request", True)
+
+
 def test_def_and_async_def_are_told_the_same(executor: ThreadPoolExecutor) -> None:
     for function in both(
         lambda args, attempt: {"args": args, "key": attempt.operation_key, "left": attempt.remaining()}

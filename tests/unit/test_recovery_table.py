@@ -52,6 +52,10 @@ CONTRACTS: dict[str, tuple[Contract, dict[str, Any]]] = {
     "dedupes, lookup": (Contract(repeat=DEDUPES, lookup=STRONG, settle=SETTLE), {}),
     "first failure unknown": (Contract(repeat=Dedupes(window=10 * MINUTE), settle=SETTLE), {}),
     "mismatch ignored": (Contract(repeat=replace(DEDUPES, mismatch=Mismatch.IGNORED), settle=SETTLE), {}),
+    "mismatch ignored, compared": (
+        Contract(repeat=replace(DEDUPES, mismatch=Mismatch.IGNORED), settle=SETTLE),
+        {"compares": True},
+    ),
     "natural": (Contract(repeat=Natural(), settle=SETTLE), {"resource_locked": True}),
     "natural, unlocked": (Contract(repeat=Natural(resource=str), settle=SETTLE), {}),
     "natural, locked": (Contract(repeat=Natural(resource=str), settle=SETTLE), {"resource_locked": True}),
@@ -170,6 +174,9 @@ BY_CONTRACT = """
     mismatch ignored      | none         | ppppp ppppp | ppppp ppppp
     mismatch ignored      | absent early | wwwww wwwww | wwwww wwwww
     mismatch ignored      | absent late  | ppppp ppppp | ppppp ppppp
+    mismatch ignored, compared | none     | RpRpR ppppp | ppppp ppppp
+    mismatch ignored, compared | absent early | RwRwR wwwww | wwwww wwwww
+    mismatch ignored, compared | absent late | RpRpR ppppp | ppppp ppppp
     natural               | none         | ppppp ppppp | ppppp ppppp
     natural               | absent early | wwwww wwwww | wwwww wwwww
     natural               | absent late  | ppppp ppppp | ppppp ppppp

@@ -8,6 +8,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
+from pydantic import BaseModel
+
 from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
@@ -80,7 +82,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
             late = partial(_file_late, role, order, held, credentials)
             outcome = await run_python(tool, args, _handed(order, held), role.worker.executor, late)
         else:
-            outcome, requests = await _send(role, tool, order, held, headers, credentials)
+            outcome, requests = await _send(role, tool, args, order, held, headers, credentials)
         fault("dispatch.after_effect")
     except FaultInjected as error:
         outcome = Unsure("worker_error", f"failed after the request was sent: {error}")
@@ -121,6 +123,7 @@ def _handed(order: c.Send, held: Held) -> Attempt:
 async def _send(
     role: Role,
     tool: Tool,
+    args: BaseModel,
     order: c.Send,
     held: Held,
     headers: tuple[tuple[str, str], ...],
@@ -149,7 +152,7 @@ async def _send(
         sent = Lost("response_lost", str(error), sent.requests)
     # The ledger's time, counted on by a clock nobody sets: a worker's own date decides no due time (R6).
     now = order.deadline - timedelta(seconds=held.remaining(order.timeout))
-    return classify(tool, credentials.hide_sent(sent), now=now), sent.requests
+    return classify(tool, credentials.hide_sent(sent), now=now, args=args), sent.requests
 
 
 def correlation(call: Call, number: int, held: Held) -> dict[str, str]:

@@ -110,6 +110,7 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
 
 
 def _spent(fold: Fold, call: Call) -> bool:
+        compares=tool.same is not None,
     """Whether the run's budget leaves no attempt; what is to be offset is not held back by a budget."""
     return not call.compensates and exhausted(budget(fold), usage(fold), next="attempt") is not None
 

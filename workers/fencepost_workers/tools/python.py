@@ -22,6 +22,7 @@ from fencepost.outcomes import (
     Outcome,
     Refused,
     Unsure,
+    answers_other,
     receipt_of,
     refused,
     result_text,
@@ -89,7 +90,7 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
     try:
         result = await tool.function(args, attempt)
         forks.ours(pid)
-        return _returned(tool, result)
+        return _returned(tool, args, result)
     except NotApplied as refusal:
         return refused(refusal)
     except asyncio.CancelledError:
@@ -126,7 +127,7 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
         return _TOO_LATE
     pid = os.getpid()
     try:
-        return _returned(tool, tool.function(args, attempt))
+        return _returned(tool, args, tool.function(args, attempt))
     except NotApplied as refusal:
         return refused(refusal)
     except BaseException as error:  # noqa: BLE001 - nothing may leave the thread but an outcome
@@ -135,13 +136,13 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
         forks.ours(pid)
 
 
-def _returned(tool: Tool, result: Any) -> Outcome:
+def _returned(tool: Tool, args: BaseModel, result: Any) -> Outcome:
     if isinstance(result, NotApplied):
         return refused(result)
     if inspect.iscoroutine(result):
         result.close()
         return Unsure("not_awaited", f"{tool.name} is a def that returned a coroutine; declare it async def")
-    return Applied(result_text(result), receipt_of(tool, result))
+    return answers_other(tool, args, result) or Applied(result_text(result), receipt_of(tool, result))
 
 
 def _timeout(left: float) -> Unsure:
