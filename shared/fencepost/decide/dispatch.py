@@ -211,6 +211,9 @@ def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
         refused(fold, call, tool, outcome, command.rand, requests=command.requests)
     else:
         mark_unknown(fold, call, tool, outcome, requests=command.requests)
+        if outcome.repair:
+            why = {"reason": f"{outcome.code}: {outcome.message}", "fence": call.fence}
+            fold.emit(E.REPAIR_REQUESTED, why, call=call.id)
     after_call(fold, call.id)
     return Done(fold.call(call.id).state)
 
@@ -243,9 +246,6 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
         unsure = Unsure(outcome.code, outcome.message)
         mark_unknown(fold, call, tool, unsure, ready_at=again, requests=requests)
         return
-        if outcome.repair:
-            why = {"reason": f"{outcome.code}: {outcome.message}", "fence": call.fence}
-            fold.emit(E.REPAIR_REQUESTED, why, call=call.id)
     in_time = again < _last_start(fold, call, tool)
     left = spec.attempts - call.attempts
     retry = outcome.retryable and left > 0 and fold.allows(call) and in_time and not call.doubt

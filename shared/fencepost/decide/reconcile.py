@@ -98,6 +98,7 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         is_compensation=call.compensates is not None,
         taken_over=call.lost,
         has_lookup=tool.has_lookup,
+        compares=tool.same is not None,
         asks=call.asks,
         evidence=fold.evidence.get(call.id, ()),
         lookup=answer,
@@ -110,7 +111,6 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
 
 
 def _spent(fold: Fold, call: Call) -> bool:
-        compares=tool.same is not None,
     """Whether the run's budget leaves no attempt; what is to be offset is not held back by a budget."""
     return not call.compensates and exhausted(budget(fold), usage(fold), next="attempt") is not None
 
