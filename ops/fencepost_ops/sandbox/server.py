@@ -17,6 +17,7 @@ from fencepost_ops.sandbox.admin import Admin
 from fencepost_ops.sandbox.answers import Answer, Sent
 from fencepost_ops.sandbox.desk import LOOKUPS, Desk
 from fencepost_ops.sandbox.faults import Rule, Rules
+from fencepost_ops.sandbox.imitation import Imitations
 from fencepost_ops.sandbox.settings import Settings
 from fencepost_ops.sandbox.store import Store
 from fencepost_ops.sandbox.wire import MAX_HEAD_BYTES, BadRequest, HttpRequest, encode, read_request
@@ -67,6 +68,7 @@ class _Front:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
         self._admin = Admin(desk)
+        self._imitations = Imitations(desk.rules, desk.now)
         self._connections: set[asyncio.Task[None]] = set()
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,6 +103,8 @@ class _Front:
     async def _answer(self, request: HttpRequest) -> Answer:
         operation = services.operation_at(request.path) if request.method == "POST" else None
         try:
+            if request.segments[0] == "imitations":
+                return await self._imitations.answer(request)
             if operation is not None:
                 return await self._desk.effect(operation, request)
             match (request.method, *request.segments):
