@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
     "stats": "fencepost_ops.commands.stats:stats",
+    "audit": "fencepost_ops.commands.audit:audit",
     "intake": "fencepost_ops.commands.intake:intake",
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
@@ -48,7 +49,7 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "stats"),
-    "Prove": ("demo", "chaos", "verify", "check"),
+    "Prove": ("demo", "chaos", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fencepost.app import App, load_app
     from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+    from fencepost.books import BookedEffect
     from fencepost.budgets import Budget
     from fencepost.client import Client, Enqueued
     from fencepost.contracts import (
@@ -56,6 +57,7 @@ __all__ = [
     "Attempt",
     "AuthorizationDecision",
     "AuthorizationRequest",
+    "BookedEffect",
     "Breaker",
     "Budget",
     "CallView",
@@ -95,6 +97,7 @@ __all__ = [
 _HOMES = {
     "fencepost.app": "App load_app",
     "fencepost.authority": "AuthorizationDecision AuthorizationRequest",
+    "fencepost.books": "BookedEffect",
     "fencepost.budgets": "Budget",
     "fencepost.client": "Client Enqueued",
     "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",

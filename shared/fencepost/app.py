@@ -16,6 +16,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 from pydantic import BaseModel
 
 from fencepost.authority import AllowList, Authority, Grant
+from fencepost.books import BookReader
 from fencepost.contracts import Contract, Effect
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
@@ -27,6 +28,7 @@ ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
 PlanT = TypeVar("PlanT", bound=Callable[[Context], Turn | Awaitable[Turn]])
 VerifyT = TypeVar("VerifyT", bound=Callable[[Context], bool | str])
+BookT = TypeVar("BookT", bound=BookReader)
 
 Script = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
 """Turns as data: a JSON or JSON-Lines file, a list, or a function of the context."""
@@ -80,6 +82,13 @@ class Dependency:
     def __init__(self, app: "App", spec: DependencySpec) -> None:
         self.spec = spec
         self._app = app
+
+    def book(self, function: BookT) -> BookT:
+        """Register who reads the service's own list of effects, for `fencepost audit`. Not needed to run."""
+        if self.spec.scope in self._app.books:
+            raise UsageError(f"dependency {self.spec.scope} has two books")
+        self._app.books[self.spec.scope] = function
+        return function
 
     @overload
     def http(
@@ -181,6 +190,7 @@ class App:
         self._grants: tuple[Grant, ...] = ()
         self._dependencies: dict[str, Dependency] = {}
         self._planners: dict[tuple[str, int], PlannerSpec] = {}
+        self.books: dict[str, BookReader] = {}
 
     def dependency(
         self,

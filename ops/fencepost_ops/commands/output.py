@@ -51,25 +51,26 @@ def console(*, err: bool = False) -> Console:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout: dataclasses as objects, times as RFC 3339, durations in seconds."""
-    click.echo(json.dumps(_plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout)))
+    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout)))
 
 
 def print_json_line(value: object) -> None:
     """One JSON document on one line of stdout, for a program that reads as we write."""
-    click.echo(json.dumps(_plain(value), ensure_ascii=not _utf8(sys.stdout)))
+    click.echo(json.dumps(plain(value), ensure_ascii=not _utf8(sys.stdout)))
 
 
 def _utf8(stream: Any) -> bool:
     return str(getattr(stream, "encoding", "")).lower().replace("-", "") == "utf8"
 
 
-def _plain(value: object) -> Any:
+def plain(value: object) -> Any:
+    """The value as JSON has it: dataclasses as objects, times as RFC 3339, durations in seconds."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, datetime):
         return None if value >= NEVER else rfc3339(value)
     if isinstance(value, timedelta):

@@ -179,10 +179,17 @@ class Book:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
 
-    def effects(self, service: str | None = None, *, since: int = 0, key: str | None = None) -> list[Effect]:
+    def effects(
+        self,
+        service: str | None = None,
+        *,
+        since: int = 0,
+        key: str | None = None,
+        limit: int | None = None,
+    ) -> list[Effect]:
         """Every committed effect in order, undone ones too. Raises FileNotFoundError without a book."""
         with self._open() as connection:
-            return select_effects(connection, since=since, service=service, key=key)
+            return select_effects(connection, since=since, service=service, key=key, limit=limit)
 
     def requests(
         self,
