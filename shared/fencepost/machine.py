@@ -207,12 +207,22 @@ def _leased(_call: Call, fact: _Fact) -> Changes:
     )
 
 
+def _call_noted(_call: Call, _fact: _Fact) -> Changes:
+    return {}
+
+
+def _put_off(fact: _Fact) -> Changes:
+    """What a deferral changes; time a dependency was closed also moves the call's own deadline."""
+    later = {"reconcile_until": fact.time("reconcile_until")} if "reconcile_until" in fact.data else {}
+    return {"owner": None, "ready_at": fact.time("ready_at"), **later, **fact.kept("fence")}
+
+
 def _deferred(_call: Call, fact: _Fact) -> Changes:
-    return {"owner": None, "ready_at": fact.time("ready_at"), **fact.kept("fence", "waits")}
+    return _put_off(fact) | fact.kept("waits")
 
 
 def _reconciled_later(_call: Call, fact: _Fact) -> Changes:
-    return {"owner": None, "ready_at": fact.time("ready_at"), **fact.kept("fence", "asks")}
+    return _put_off(fact) | fact.kept("asks")
 
 
 def _refused(call: Call, fact: _Fact) -> Changes:
@@ -351,5 +361,6 @@ _CALL_RULES: Mapping[EventType, Callable[[Call, _Fact], Changes]] = {
     E.REPAIR_REQUESTED: _repair,
     E.REPAIR_DECIDED: _settled,
     E.EVIDENCE_FILED: _evidence,
+    E.HIDDEN_RETRY_SEEN: _call_noted,
     E.CALL_CANCELLED: _cancelled,
 }

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from fencepost import deadlines, operations
+from fencepost import breaker, deadlines, operations
 from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
-from fencepost.clock import rfc3339
+from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import (
     Answer,
     Claim,
     ClaimCall,
     Done,
     Fenced,
+    Full,
     Gone,
     Late,
     Moved,
@@ -23,6 +25,7 @@ from fencepost.commands import (
     Send,
     Unfamiliar,
 )
+from fencepost.decide import gate
 from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
@@ -125,12 +128,35 @@ def _resource(fold: Fold, call: Call, command: ClaimCall) -> Answer | None:
     return _defer(fold, call, command.term.fence, waits=False, until=free) if free > fold.now else None
 
 
-def _defer(fold: Fold, call: Call, fence: int, *, waits: bool, until: datetime | None = None) -> Answer:
+def _defer(
+    fold: Fold,
+    call: Call,
+    fence: int,
+    *,
+    waits: bool,
+    until: datetime | None = None,
+    why: Mapping[str, Any] | None = None,
+) -> Answer:
     # At the run's deadline its planner stops it; past it, a second at a time, so that nothing spins.
     again = until or max(fold.run.deadline, fold.now + _LATE_PAUSE)
-    body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence}
+    body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence, **(why or {})}
     fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)
     return Done(C.INTENT_RECORDED) if waits else Late()
+
+
+def _gate(fold: Fold, call: Call, tool: Tool, timeout: timedelta, fence: int) -> Answer | None:
+    """A closed dependency spends no attempt: the call goes back, for a while of its own or for good."""
+    held_up = gate.admit(fold, call, tool, timeout)
+    if held_up is None or isinstance(held_up, Full):
+        return held_up
+    if call.compensates:  # its own deadline waits with it
+        due, why = gate.put_off(fold, call, held_up, NEVER)
+        assert due is not None
+        _defer(fold, call, fence, waits=False, until=due, why=why | gate.extended(call, due, fold.now))
+        return Done(C.INTENT_RECORDED)
+    due, why = gate.put_off(fold, call, held_up, _last_start(fold, call, tool))
+    late = _defer(fold, call, fence, waits=False, until=due, why=why)
+    return late if due is None else Done(C.INTENT_RECORDED)
 
 
 def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: AuthorizationDecision) -> Answer:
@@ -153,6 +179,8 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
         if call.compensates:
             return _reject(fold, call, 8, "late", "the compensation's own deadline has passed", fence)
         return _defer(fold, call, fence, waits=False)
+    if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
+        return held_up
     return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
 
 
@@ -205,6 +233,10 @@ def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
     fold.present(call.id, "term")
     fold.takeovers = 0
     outcome = command.outcome
+    gate.learn(fold, call, tool, breaker.learnt(outcome))
+    if command.requests > 1:  # something between us and the wire retries (R4)
+        fold.emit(E.HIDDEN_RETRY_SEEN, {"requests": command.requests}, call=call.id, attempt=call.attempts)
+        call = fold.call(call.id)
     if isinstance(outcome, Applied):
         _applied(fold, call, command, outcome)
     elif isinstance(outcome, Refused):
@@ -252,8 +284,13 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
     # Whether this answer speaks for the key: only then may it clear doubt.
     body |= {"stored": outcome.final_answer_stored, "requests": requests}
-    room = {"attempts_left": left, "run_left_ms": _millis(fold.run.deadline - fold.now)}
-    fold.emit(E.TOOL_ATTEMPT_FAILED, body | room, call=call.id, attempt=call.attempts)
+    body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
+    fold.emit(E.TOOL_ATTEMPT_FAILED, body, call=call.id, attempt=call.attempts)
+
+
+def _room(fold: Fold, call: Call, tool: Tool) -> dict[str, int]:
+    left = tool.dependency.attempts - call.attempts
+    return {"attempts_left": left, "run_left_ms": _millis(fold.run.deadline - fold.now)}
 
 
 def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
@@ -286,13 +323,15 @@ def mark_unknown(
         else timedelta(0)
     )
     until = until or deadlines.plus(fold.now, spec.reconcile_for)
-    body = {
+    # Whatever a downstream asks for, a doubt is not put off beyond its own deadline.
+    again = min(ready_at or fold.now + pause, until)
+    body: dict[str, Any] = {
         "code": outcome.code,
         "message": outcome.message,
         "lost": lost,
-        # Whatever a downstream asks for, a doubt is not put off beyond its own deadline.
-        "ready_at": rfc3339(min(ready_at or fold.now + pause, until)),
+        "ready_at": rfc3339(again),
         "reconcile_until": rfc3339(until),
         "requests": requests,
     }
+    body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

@@ -5,10 +5,22 @@ from __future__ import annotations
 import json
 from datetime import datetime, timedelta
 
-from fencepost import deadlines, recovery
+from fencepost import breaker, deadlines, recovery
 from fencepost.budgets import exhausted
-from fencepost.clock import parse_rfc3339, rfc3339
-from fencepost.commands import Answer, Ask, ClaimDoubt, Done, Fenced, Gone, Moved, RecordLookup, Unfamiliar
+from fencepost.clock import NEVER, parse_rfc3339, rfc3339
+from fencepost.commands import (
+    Answer,
+    Ask,
+    ClaimDoubt,
+    Done,
+    Fenced,
+    Full,
+    Gone,
+    Moved,
+    RecordLookup,
+    Unfamiliar,
+)
+from fencepost.decide import gate
 from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.planning import budget, usage
@@ -117,6 +129,8 @@ def _spent(fold: Fold, call: Call) -> bool:
 
 def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     decision = recovery.recover(facts(fold, call, tool, command.rand, _stored(call)))
+    if isinstance(decision, recovery.Ask | recovery.Repeat) and (put_off := _gate(fold, call, tool)):
+        return put_off
     if isinstance(decision, recovery.Ask):
         timeout = tool.dependency.per_attempt
         due = rfc3339(deadlines.takeover_at(fold.now + timeout, tool.dependency.grace))
@@ -127,6 +141,23 @@ def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
         return _repeat(fold, call, tool, command)
     _settle(fold, call, decision)
     return Done(fold.call(call.id).state)
+
+
+def _gate(fold: Fold, call: Call, tool: Tool) -> Answer | None:
+    """Questions and repeats wait for a closed dependency too, and their deadline waits with them."""
+    held_up = gate.admit(fold, call, tool, tool.dependency.per_attempt)
+    if held_up is None:
+        return None
+    if isinstance(held_up, Full):
+        due, why = gate.wait_for_room(fold, call, held_up)
+    else:
+        found, why = gate.put_off(fold, call, held_up, NEVER)
+        assert found is not None
+        due = found
+    now = fold.call(call.id)
+    body = {"ready_at": rfc3339(due), "fence": now.fence, "asks": now.asks, **why}
+    fold.emit(E.RECONCILIATION_DEFERRED, body | gate.extended(now, due, fold.now), call=call.id)
+    return Done(C.UNKNOWN)
 
 
 def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
@@ -201,6 +232,7 @@ def record_lookup(fold: Fold, command: RecordLookup) -> Answer:
         return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
     fold.present(call.id, "term")
     fold.takeovers = 0
+    gate.learn(fold, call, tool, breaker.learnt_of_lookup(command.answer))
     body = {"lookup": _lookup_text(command.answer), "ready_at": rfc3339(fold.now)}
     fold.emit(E.TOOL_LOOKUP_RECORDED, body, call=call.id, attempt=call.attempts)
     asked = fold.call(call.id)
