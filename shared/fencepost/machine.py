@@ -255,6 +255,7 @@ def _attempted(call: Call, fact: _Fact) -> Changes:
         "in_flight_until": fact.time("in_flight_until"),
         "quiet_at": fact.time("quiet_at"),
         "request": call.request or fact["request"],
+        "fingerprint": call.fingerprint or fact.data.get("fingerprint"),
         "waits": False,
         "lost": False,
         "lookup": None,

@@ -66,7 +66,8 @@ class Call:
     `doubt`: an earlier attempt of this key may have had its effect; only the event named by `proof` clears it
     (R3). `in_flight_until` and `quiet_at` are the greatest over all attempts; `lost`: the last attempt's
     worker never answered; `waits`: another call holds the operation or the resource; `reused`: the result is
-    another call's; `resource`: the key of what a natural tool sets.
+    another call's; `resource`: the key of what a natural tool sets; `fingerprint`: of the request as it was
+    first sent.
     """
 
     tenant: str
@@ -107,6 +108,7 @@ class Call:
     owner: str | None = None
     version: int = 0
     resource: str | None = None
+    fingerprint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

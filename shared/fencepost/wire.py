@@ -111,6 +111,15 @@ class StoredRequest:
             raise ValueError("not a stored request") from error
 
 
+def fingerprint(tenant: str, scope: str, tool: str, version: int, request: str) -> str:
+    """What a stored request's text is known by, from its first attempt on: 64 hex digits.
+
+    Over the tenant, the dependency's scope, the tool and its version, and the text itself: method, target,
+    headers (modes of the API are told there) and body. A resend must have the same.
+    """
+    return digest("fencepost.fingerprint.v1", [tenant, scope, tool, version, request])
+
+
 @dataclass(frozen=True)
 class Request:
     """What a tool wants sent, relative to its dependency's base URL.

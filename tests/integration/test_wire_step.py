@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from email.utils import format_datetime
 from typing import Any, TypeVar
@@ -37,7 +38,8 @@ class Pay(BaseModel):
     key: str
 
 
-def paying_app() -> App:
+def paying_app(memo: str = "") -> App:
+    """One version of the tool's code; `memo` is what another deploy would word differently."""
     app = App("paying")
     bank = app.dependency(
         "bank",
@@ -59,7 +61,7 @@ def paying_app() -> App:
 
     @bank.http("bank.pay", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=contract)
     def pay(args: Pay) -> Request:
-        return Request.post("/payments", json={"key": args.key})
+        return Request.post("/payments", json={"key": args.key, **({"memo": memo} if memo else {})})
 
     @pay.lookup
     def find(args: Pay, key: str) -> Request:
@@ -163,6 +165,36 @@ def test_a_lookup_at_another_address_than_the_request_went_to_proves_nothing(til
         f"the dependency's address has changed: the request went to {was}, the lookup would ask {asks}"
     )
     assert till.shop.states() == ["UNKNOWN"]
+
+
+def test_a_deploy_that_words_the_request_differently_repeats_the_stored_bytes(
+    database: LedgerDatabase, valkey: LocalValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is lost under the old code; the new code's workers find out, and send it again."""
+    monkeypatch.setenv("BANK_TOKEN", f"Bearer {CANARY}")
+    with (
+        opened(database, valkey, 4, paying_app("first wording")) as old,
+        opened(database, valkey, 4, paying_app("second wording")) as new,
+    ):
+        before, after = Till(old, monkeypatch), Till(new, monkeypatch)
+        with before.server(raw(b""), says("404 Not Found"), says("429 Too Many Requests")) as server:
+            old.planned("a")
+            before.step(Queue.DISPATCHER)
+            assert old.states() == ["UNKNOWN"]
+            tool = new.worker.app.registry["bank.pay", 1]
+            blind = replace(
+                tool, lookup=None, lookup_parse=None, contract=replace(tool.contract, lookup=None)
+            )
+            new.worker.app.registry["bank.pay", 1] = blind
+            after.step(Queue.RECONCILER)
+            new.planned("b")
+            after.step(Queue.DISPATCHER)
+        first, repeat, fresh = server.requests
+    bodies = [request.partition(b"\r\n\r\n")[2] for request in (first, repeat, fresh)]
+    assert b"first wording" in bodies[0] == bodies[1]
+    assert b"second wording" in bodies[2], "the new code is in use"
+    keys = [line for request in (first, repeat) for line in request.split(b"\r\n") if b"dempotency" in line]
+    assert keys[0] == keys[1]
 
 
 def test_more_requests_than_one_in_an_attempt_raise_an_alarm_and_are_recorded(

@@ -34,6 +34,7 @@ from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
 from fencepost.tools import Tool
+from fencepost.wire import fingerprint
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -168,6 +169,8 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
         stop(fold, StopReason.BUDGET_EXHAUSTED, used)
         fold.present_run_by(call.id)
         return Done(fold.call(call.id).state)
+    if (why_not := drifted(call)) is not None:
+        return _reject(fold, call, 5, "request_changed", why_not, fence)
     if call.request is None and command.request is None and tool.kind == "http":
         why = command.request_error or "the tool built no request"
         return _reject(fold, call, 5, "request_failed", why, fence)
@@ -200,6 +203,7 @@ def start_attempt(
     evidence = decision_body(decision, "claim")
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)
     deadline = fold.now + timeout
+    stored = call.request or request
     in_flight = max(deadline, call.in_flight_until or deadline)
     body: dict[str, Any] = {
         "attempt": call.attempts + 1,
@@ -208,6 +212,7 @@ def start_attempt(
         "quiet_at": rfc3339(deadlines.quiet_at(in_flight, tool.contract.settle)),
         "ready_at": rfc3339(deadlines.takeover_at(deadline, spec.grace)),
         "request": request if call.request is None else None,
+        "fingerprint": _fingerprint(call, stored) if stored else None,
         "repeat": repeat,
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
@@ -217,6 +222,17 @@ def start_attempt(
         fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)
     return Send(started, fold.run.principal, started.attempts, call.operation, deadline, timeout, repeat)
+
+
+def _fingerprint(call: Call, request: str) -> str:
+    return fingerprint(call.tenant, call.scope, call.tool, call.tool_version, request)
+
+
+def drifted(call: Call) -> str | None:
+    """Why the stored request may not be sent again: it is not what was sent first. None if it is."""
+    if call.request is None or call.fingerprint == _fingerprint(call, call.request):
+        return None
+    return "the stored request is not the one that was sent first: its fingerprint differs; nothing is sent"
 
 
 def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:

@@ -21,7 +21,7 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.decide import gate
-from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
+from fencepost.decide.dispatch import drifted, mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, decision_body, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call
@@ -162,6 +162,8 @@ def _gate(fold: Fold, call: Call, tool: Tool) -> Answer | None:
 
 def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
+    if (why_not := drifted(call)) is not None:
+        return _repair(fold, call, why_not)
     decision = fold.authorize(call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}

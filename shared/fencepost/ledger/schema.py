@@ -185,6 +185,7 @@ calls = Table(
     _derived("live", Boolean, f"state IN ({OPEN_SQL}) OR doubt"),
     _derived("offsets", Text, f"CASE WHEN state NOT IN ({_DEAD}) THEN compensates END", null=True),
     _col("resource", Text, null=True),
+    _col("fingerprint", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"

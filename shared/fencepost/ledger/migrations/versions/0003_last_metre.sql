@@ -2,6 +2,8 @@ SET LOCAL lock_timeout = '2s';
 
 -- What natural tools set: named when a call is proposed, held in `operations` by the call sent last.
 ALTER TABLE fencepost.calls ADD COLUMN resource text;
+-- What a request is known by from its first attempt on.
+ALTER TABLE fencepost.calls ADD COLUMN fingerprint text;
 ALTER TABLE fencepost.operations ADD COLUMN resource boolean DEFAULT false NOT NULL;
 CREATE INDEX calls_setting ON fencepost.calls (resource) WHERE waits AND resource IS NOT NULL;
 
@@ -64,7 +66,7 @@ BEGIN
         IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED')
            OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
            OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
-                NEW.receipt, NEW.result, NEW.proof) <> 0 THEN
+                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint) <> 0 THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -83,7 +85,8 @@ BEGIN
            (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
             OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
             OLD.required, OLD.resource)
-           OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request) THEN
+           OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request)
+           OR (OLD.fingerprint IS NOT NULL AND NEW.fingerprint IS DISTINCT FROM OLD.fingerprint) THEN
             RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
@@ -174,8 +177,16 @@ BEGIN
                 RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
                     USING ERRCODE = 'FP004';
             END IF;
-        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request)
-              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request) THEN
+            -- What is sent again is what the event of the first attempt says was sent.
+            IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
+                SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
+                    AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
+                RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
+                    NEW.id USING ERRCODE = 'FP004';
+            END IF;
+        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request, NEW.fingerprint)
+              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request, OLD.fingerprint) THEN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
