@@ -51,13 +51,15 @@ class Command:
 class Claim(Command):
     """Take the step a message named: exactly its generation, on its queue, if due (R1).
 
-    `worker` is the token of the claiming process, whose stamp in `workers` must be fresh.
+    `worker` is the token of the claiming process, whose stamp in `workers` must be fresh. `scope` is a hint:
+    the dependency whose row may have to be locked.
     """
 
     subject: UUID
     generation: int
     worker: str
     term: Term
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +124,7 @@ class RecordOutcome(Command):
     """What became of one attempt, as far as its worker can tell.
 
     `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire
-    for it: more than one is a hidden retry (R4).
+    for it: more than one is a hidden retry (R4). `scope` is a hint, as a claim's.
     """
 
     term: Term
@@ -131,16 +133,18 @@ class RecordOutcome(Command):
     outcome: Outcome
     requests: int = 1
     result: Payload | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLookup(Command):
-    """What the downstream answered when asked whether the effect happened."""
+    """What the downstream said when asked whether the effect happened. `scope` is a hint, as a claim's."""
 
     term: Term
     call: UUID
     answer: LookupAnswer
     result: Payload | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +236,17 @@ class Late:
 
 
 @dataclass(frozen=True, slots=True)
+class Full:
+    """A limit of the call's dependency, its rate or its concurrency, leaves no room for `wait` or so; nothing
+    was recorded, and the same message may be tried again.
+    """
+
+    scope: str
+    limit: str
+    wait: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class NotAlive:
     """The claiming process's stamp is stale: it may be presumed dead, so it may not claim."""
 
@@ -310,5 +325,5 @@ class Broken:
 
 
 Order = Plan | Send | Ask | Offset
-Refusal = Fenced | Moved | Gone | Busy | Late | NotAlive | Unfamiliar | Denied | Broken
+Refusal = Fenced | Moved | Gone | Busy | Late | Full | NotAlive | Unfamiliar | Denied | Broken
 Answer = Order | Done | Refusal

@@ -59,6 +59,7 @@ class EventType(StrEnum):
     REPAIR_REQUESTED = "RepairRequested"
     REPAIR_DECIDED = "RepairDecided"
     EVIDENCE_FILED = "EvidenceFiled"
+    HIDDEN_RETRY_SEEN = "HiddenRetrySeen"
     CALL_CANCELLED = "CallCancelled"
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
-from fencepost.app import Dependency
+from fencepost.app import Dependency, DependencyOptions
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
 from fencepost.contracts import FirstFailure, Natural
 
@@ -70,6 +70,8 @@ def bench_app() -> App:
     _add_the_rest(wallet)
     _add_slow(app)
     _add_prices(app)
+    _add_limited(app)
+    app.allow("svc:*", tools=["narrow.*", "paced.*"])
     app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send", "shelf.*"])
     return app
 
@@ -171,6 +173,25 @@ def _add_prices(app: App) -> None:
     )
     def price(args: Price) -> Request:
         return Request.put(f"/prices/{args.sku}", json={"minor": args.minor})
+
+
+def _add_limited(app: App) -> None:
+    """Dependencies with limits for the whole fleet."""
+    times: DependencyOptions = {"per_attempt": 2 * SECOND, "grace": SECOND, "reserve": SECOND}
+    narrow: DependencyOptions = {**times, "concurrency": 2}
+    paced: DependencyOptions = {**times, "rate": 0.5}
+    for name, options in (("narrow", narrow), ("paced", paced)):
+        dependency = app.dependency(name, base_url="http://127.0.0.1:9", **options)
+
+        @dependency.http(
+            f"{name}.pay",
+            effect=Effect.REVERSIBLE,
+            returns=Debited,
+            intent=lambda a: ("pay", a.order),
+            contract=DEDUPES,
+        )
+        def pay(args: Debit) -> Request:
+            return Request.post("/pay", json={"order": args.order})
 
 
 def _add_slow(app: App) -> None:

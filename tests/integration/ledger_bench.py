@@ -314,6 +314,7 @@ def open_bench(database: LedgerDatabase) -> Iterator[Bench]:
         tool=lambda name, version: app.registry.get((name, version)),
         planner=lambda _name, _version: True,
         authority=gate,
+        limited=frozenset(spec.scope for spec in app.dependencies if spec.limited),
     )
     pool = Pool(database.dsns["worker"], "bench", 8)
     worker = token()

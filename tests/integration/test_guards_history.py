@@ -164,6 +164,7 @@ WRITES = {
     ("runs", "UPDATE"),
     *(("calls", verb) for verb in ("INSERT", "UPDATE")),
     *(("operations", verb) for verb in ("INSERT", "UPDATE")),
+    *(("dependencies", verb) for verb in ("INSERT", "UPDATE")),
     *(("outbox", verb) for verb in ("INSERT", "UPDATE", "DELETE")),
     *(("workers", verb) for verb in ("INSERT", "UPDATE")),
     *((table, "INSERT") for table in ("events", "evidence", "payloads")),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fencepost.ledger import load, reads, write
+from fencepost.ledger import health, load, reads, write
 from fencepost.ledger.connect import Connection, Pool
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
@@ -22,6 +22,8 @@ STATEMENTS = {
     **{f"lock operations {shape}": statement for shape, statement in load.LOCK_OPERATIONS.items()},
     **{f"read calls {shape}": statement for shape, statement in load.READ_CALLS.items()},
     "read evidence": load.READ_EVIDENCE,
+    "lock dependencies": health.LOCK_DEPENDENCIES,
+    "read dependencies": health.READ_DEPENDENCIES,
     "read the rest": load.READ_REST,
     "update runs": write.UPDATE_RUNS,
     "update calls": write.UPDATE_CALLS,
@@ -31,7 +33,7 @@ STATEMENTS = {
     "context calls": reads._CONTEXT_CALLS,
     "prepare": reads._PREPARE,
 }
-KEYS = re.compile(r"\b(id|run|call|key|subject|digest|operation|token) = ")
+KEYS = re.compile(r"\b(id|run|call|key|subject|digest|operation|token|scope) = ")
 
 
 @pytest.fixture(scope="module")

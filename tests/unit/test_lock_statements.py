@@ -4,9 +4,15 @@ import re
 
 import pytest
 
-from fencepost.ledger import load
+from fencepost.ledger import health, load
 
-STATEMENTS = [load.LOCK_RUNS, load.LOCK_CLAIMED, load.LOCK_ROWS, *load.LOCK_OPERATIONS.values()]
+STATEMENTS = [
+    load.LOCK_RUNS,
+    load.LOCK_CLAIMED,
+    load.LOCK_ROWS,
+    *load.LOCK_OPERATIONS.values(),
+    health.LOCK_DEPENDENCIES,
+]
 
 
 @pytest.mark.parametrize("statement", STATEMENTS)

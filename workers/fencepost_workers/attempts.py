@@ -59,6 +59,7 @@ def _record(role: Role, order: c.Send, held: Held, outcome: Outcome, requests: i
         outcome=outcome,
         requests=requests,
         result=result,
+        scope=call.scope,
         payloads=(result,) if result else (),
     )
 

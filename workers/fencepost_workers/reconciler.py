@@ -49,6 +49,7 @@ class Reconciler(Role):
             term=held.term,
             call=asked.call.id,
             answer=_answer(asked, found, result),
+            scope=asked.call.scope,
             result=result,
             payloads=(result,) if result else (),
         )

@@ -76,7 +76,9 @@ class Role(ABC):
     def named(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> dict[str, Any]:
         """The fields every claim has."""
         tenant, subject, generation = message
+        tool = self.tool_of(prepared)
         return {
+            "scope": tool.scope if tool is not None else "",
             **self.stamped(tenant, prepared.run),
             "subject": subject,
             "generation": generation,

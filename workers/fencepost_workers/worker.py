@@ -100,6 +100,7 @@ class Worker:
             planner=lambda name, version: (name, version) in app.planner_versions,
             authority=app.authority,
             takeover_limit=self.settings.takeover_limit,
+            limited=frozenset(tool.scope for tool in app.registry.values() if tool.dependency.limited),
         )
 
     def _broken(self) -> str | None:

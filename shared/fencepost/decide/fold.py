@@ -14,6 +14,7 @@ from uuid import UUID
 
 from fencepost import operations
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest, decide_safely
+from fencepost.breaker import Health
 from fencepost.canonical import parse, sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Term
@@ -69,6 +70,8 @@ class Known:
     authority: Authority
     takeover_limit: int = 5
     planner_attempts: int = 5
+    limited: frozenset[str] = frozenset()
+    """Scopes of dependencies with a limit for the whole fleet."""
 
 
 @dataclass(slots=True)
@@ -90,6 +93,7 @@ class Fold:
     term: Term | None = None
     by: str | None = None
     fence_before: int = 0
+    dependencies: dict[str, Health] = field(default_factory=dict)
 
     @property
     def run(self) -> Run:

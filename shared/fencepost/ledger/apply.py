@@ -19,9 +19,10 @@ import psycopg
 from fencepost import commands as c
 from fencepost.decide.fold import Known
 from fencepost.errors import Unreachable
-from fencepost.ledger.connect import Pool
+from fencepost.ledger import health
+from fencepost.ledger.connect import Connection, Pipeline, Pool
 from fencepost.ledger.folding import Folding
-from fencepost.ledger.load import load
+from fencepost.ledger.load import Loaded, load
 from fencepost.ledger.write import CountMismatchError, write
 from fencepost.testing import fault
 
@@ -48,6 +49,8 @@ class Ledger:
         self._known = known
         self._worker_ttl = worker_ttl
         self._ring = ring
+        self._ill: frozenset[str] = frozenset()
+        """Dependencies last seen failing or not closed: their rows are locked at once."""
 
     def apply(self, commands: Sequence[c.Command]) -> list[c.Answer]:
         """Decide and record a batch; one answer per command, in order.
@@ -86,7 +89,7 @@ class Ledger:
 
     def _once(self, batch: list[c.Command]) -> list[c.Answer]:
         with self._pool.connection() as connection, connection.pipeline() as pipeline:
-            loaded = load(connection, pipeline, batch, self._worker_ttl)
+            loaded = self._load(connection, pipeline, batch)
             folding = Folding(loaded, self._known)
             answers = [folding.command(command) for command in batch]
             fault("ledger.in_transaction")
@@ -95,6 +98,21 @@ class Ledger:
             else:
                 connection.rollback()
             return answers
+
+    def _load(self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command]) -> Loaded:
+        """Load a batch; twice, as a rule, when a dependency has fallen ill since this process last looked."""
+        limited = self._known.limited
+        watched = (limited | self._ill) & health.hinted(batch)
+        while True:
+            loaded = load(connection, pipeline, batch, self._worker_ttl, watched)
+            ill = {scope for scope, held in loaded.dependencies.items() if not held.well}
+            if ill != self._ill & loaded.dependencies.keys():
+                self._ill = (self._ill - loaded.dependencies.keys()) | ill
+            unlocked = loaded.unlocked(batch, limited)
+            if not unlocked:
+                return loaded
+            watched |= unlocked
+            connection.rollback()
 
 
 def _first_line(error: Exception) -> str:

@@ -116,6 +116,7 @@ class Folding:
             known=self.known,
             now=self.loaded.now,
             fence_before=run.fence,
+            dependencies=dict(self.loaded.dependencies),
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):
@@ -165,6 +166,9 @@ class Folding:
             if self.loaded.operations[before.tenant, k] is not operation:
                 self.loaded.operations[before.tenant, k] = operation
                 self.writing.operations[before.tenant, k] = operation
+        for scope, held in fold.dependencies.items():
+            if self.loaded.dependencies.get(scope) is not held:
+                self.loaded.dependencies[scope] = self.writing.dependencies[scope] = held
         for k in fold.woken:
             resource = self.loaded.operations[before.tenant, k].resource
             (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))

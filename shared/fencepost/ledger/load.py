@@ -1,22 +1,24 @@
 """Step 1 and 2 of `apply`: lock in a fixed order, then read in new statements (nothing read before the lock
 decides).
 
-Order of locks: runs, operations, outbox. A run's lock covers its calls. Only the outbox row of a claim is
-taken with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one pipeline.
+Order of locks: runs, operations, dependencies, outbox. A run's lock covers its calls. Only the outbox row of
+a claim is taken with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one
+pipeline.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from fencepost import commands as c
+from fencepost.breaker import Health
 from fencepost.decide.fold import Row
-from fencepost.ledger import rows
+from fencepost.ledger import health, rows
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -130,6 +132,24 @@ class Loaded:
     """Tenants and ids of the events that were there before."""
     half_locked: set[UUID] = field(default_factory=set)
     """Runs of which a claimed row is being moved by somebody at this instant."""
+    dependencies: dict[str, Health] = field(default_factory=dict)
+    """By scope; a dependency without a row is well."""
+    locked: frozenset[str] = frozenset()
+    """Scopes of which the row is locked."""
+
+    def unlocked(self, batch: Sequence[c.Command], limited: frozenset[str]) -> frozenset[str]:
+        """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked."""
+        needed = {scope for scope, held in self.dependencies.items() if not held.well}
+        if limited:
+            needed |= limited & {call.scope for x in batch if (call := self._depended(x)) is not None}
+        return frozenset(needed) - self.locked
+
+    def _depended(self, command: c.Command) -> Call | None:
+        if isinstance(command, c.ClaimCall | c.ClaimDoubt):
+            return self.calls[command.tenant, command.run].get(command.subject)
+        if isinstance(command, c.RecordOutcome | c.RecordLookup):
+            return self.calls[command.tenant, command.run].get(command.call)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,20 +242,29 @@ def _half_locked(batch: Sequence[c.Command], of: Wanted, loaded: Loaded) -> set[
 
 
 def load(
-    connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command], worker_ttl: timedelta
+    connection: Connection,
+    pipeline: Pipeline,
+    batch: Sequence[c.Command],
+    worker_ttl: timedelta,
+    watched: frozenset[str] = frozenset(),
 ) -> Loaded:
-    """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are."""
+    """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are.
+
+    `watched` are the scopes of dependencies whose rows are locked, should the batch touch them.
+    """
     of = wanted(batch)
-    args = parameters(of, worker_ttl)
+    args = parameters(of, worker_ttl) | health.failing(batch) | {"watched": rows.text_array(watched)}
     shape = bool(of.calls), bool(of.whole)
     runs = connection.execute(LOCK_RUNS, args)
     if of.new:
         connection.execute(NEW_KEYS, args)
     operations = connection.execute(LOCK_OPERATIONS[shape], args)
+    ill = _lock_dependencies(connection, batch, args, watched)
     locked = [connection.execute(LOCK_CLAIMED, args)] if of.claims else []
     locked.append(connection.execute(LOCK_ROWS, args))
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
+    depended = connection.execute(health.READ_DEPENDENCIES, args) if health.depends(batch) else ()
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
@@ -250,7 +279,19 @@ def load(
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
     loaded.half_locked = _half_locked(batch, of, loaded)
+    held = [made(Health, row) for row in ill]
+    loaded.locked = frozenset(one.scope for one in held)
+    loaded.dependencies = {one.scope: one for one in [*(made(Health, row) for row in depended), *held]}
     return loaded
+
+
+def _lock_dependencies(
+    connection: Connection, batch: Sequence[c.Command], args: dict[str, Any], watched: frozenset[str]
+) -> Iterable[Sequence[Any]]:
+    if not health.depends(batch) or not (watched or health.any_failing(args)):
+        return ()
+    connection.execute(health.NEW_DEPENDENCIES, args)
+    return connection.execute(health.LOCK_DEPENDENCIES, args)
 
 
 def _evidence(found: Sequence[Sequence[Any]]) -> dict[UUID, tuple[Evidence, ...]]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from fencepost.breaker import Health
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
@@ -34,6 +35,7 @@ CALL_COLUMNS = _columns(Call)
 OPERATION_COLUMNS = _columns(Operation)
 ROW_COLUMNS = _columns(Row)
 EVENT_COLUMNS = _columns(Event)
+HEALTH_COLUMNS = _columns(Health)
 
 _SQL_TYPES = {"str": "text", "int": "bigint", "bool": "boolean", "UUID": "uuid", "datetime": "timestamptz"}
 

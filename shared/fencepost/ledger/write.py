@@ -15,9 +15,10 @@ from uuid import UUID
 import psycopg
 
 from fencepost import commands as c
+from fencepost.breaker import Health
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
-from fencepost.ledger import rows
+from fencepost.ledger import health, rows
 from fencepost.ledger.connect import Connection
 from fencepost.operations import Operation
 from fencepost.subjects import Call, Run
@@ -50,6 +51,7 @@ class Writing:
     freed: set[tuple[str, str]] = field(default_factory=set)
     """Natural resources whose waiters go on."""
     versions: dict[Key, int] = field(default_factory=dict)
+    dependencies: dict[str, Health] = field(default_factory=dict)
 
 
 _PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
@@ -194,6 +196,7 @@ def _exactly(update: str) -> str:
 _RUNS_EXACTLY = _exactly(UPDATE_RUNS)
 _CALLS_EXACTLY = _exactly(UPDATE_CALLS)
 _OPERATIONS_EXACTLY = _exactly(UPDATE_OPERATIONS)
+_DEPENDENCIES_EXACTLY = _exactly(health.UPDATE_DEPENDENCIES)
 
 
 def write(connection: Connection, batch: Writing, now: datetime) -> None:
@@ -227,6 +230,7 @@ def _write_rows(connection: Connection, batch: Writing, now: datetime) -> None:
     update(_RUNS_EXACTLY, [_run_record(batch, k) for k in batch.runs])
     update(_CALLS_EXACTLY, [_call_record(batch, k) for k in batch.calls])
     update(_OPERATIONS_EXACTLY, [_operation_values(o) for o in batch.operations.values()])
+    update(_DEPENDENCIES_EXACTLY, [health.values(d) for d in batch.dependencies.values()])
     if batch.evidence:
         filed = rows.to_json([_evidence_record(e, said, now) for e, said in batch.evidence])
         connection.execute(INSERT_EVIDENCE, [filed])

@@ -1,0 +1,85 @@
+"""The gate before a dependency: whether a call may be sent or asked about now, and what is learnt afterwards.
+
+The rules are `fencepost.breaker`'s. A row is changed only together with the events of a change, and only a
+failure, a breaker that is not closed or a limit changes one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from fencepost import breaker, deadlines
+from fencepost.breaker import Blocked, FailureClass, Health
+from fencepost.clock import NEVER, rfc3339
+from fencepost.commands import Full
+from fencepost.decide.fold import Fold
+from fencepost.events import EventType
+from fencepost.subjects import Call
+from fencepost.tools import Tool
+
+E = EventType
+
+
+def health(fold: Fold, call: Call) -> Health:
+    """How the dependency of a call is, as the changes so far leave it."""
+    return fold.dependencies.get(call.scope) or Health(call.scope)
+
+
+def _set(fold: Fold, old: Health, new: Health) -> None:
+    if new is not old:
+        numbered = replace(new, version=old.version + 1, updated_at=fold.now)
+        fold.dependencies[old.scope] = numbered
+
+
+def admit(fold: Fold, call: Call, tool: Tool, timeout: timedelta) -> Blocked | Full | None:
+    """None lets the call pass, and takes its place among probes and under limits; else why it has to wait."""
+    held = health(fold, call)
+    until = deadlines.takeover_at(fold.now + timeout, tool.dependency.grace)
+    found = breaker.admit(held, tool.dependency, call=call.id, now=fold.now, until=until)
+    if isinstance(found, breaker.Full):
+        return Full(call.scope, found.limit, found.until - fold.now)
+    if isinstance(found, Blocked):
+        return found
+    _set(fold, held, found)
+    return None
+
+
+def put_off(
+    fold: Fold, call: Call, blocked: Blocked, last: datetime
+) -> tuple[datetime | None, dict[str, Any]]:
+    """When a blocked call is looked at again (None: not before `last`), and what its history says of it."""
+    held = health(fold, call)
+    due = breaker.wake_at(blocked, held, now=fold.now, last=last, rand=fold.command.rand)
+    why = f"dependency {call.scope} is {blocked.state}: {blocked.reason}"
+    return due, {"reason": why, "breaker": blocked.state}
+
+
+def wait_for_room(fold: Fold, call: Call, full: Full) -> tuple[datetime, dict[str, Any]]:
+    """The same for a call that meets a limit, where it cannot simply be asked for again."""
+    pause = full.wait + timedelta(seconds=0.1 + fold.command.rand)
+    return deadlines.plus(fold.now, pause), {
+        "reason": f"dependency {call.scope}: its {full.limit} is used up"
+    }
+
+
+def extended(call: Call, due: datetime, now: datetime) -> dict[str, str]:
+    """The deadline of reconciliation or compensation, put off by what a dependency makes us wait: that time
+    does not count against a call.
+    """
+    until = call.reconcile_until
+    return {} if until is None else {"reconcile_until": rfc3339(deadlines.plus(until, due - now))}
+
+
+def learn(fold: Fold, call: Call, tool: Tool, said: breaker.Learnt) -> None:
+    """Keep what an attempt or a question has told of its dependency."""
+    held, rand = health(fold, call), fold.command.rand
+    _set(fold, held, breaker.learn(held, tool.dependency, said, call=call.id, now=fold.now, rand=rand))
+
+
+def decision(fold: Fold, call: Call, code: str, again: datetime) -> dict[str, Any]:
+    """What a retry was decided by: the failure's class, the backoff in ms, the breaker as it is now."""
+    kind: FailureClass = breaker.failure_class(code)
+    pause = None if again >= NEVER else max(again - fold.now, timedelta(0)) // timedelta(milliseconds=1)
+    return {"class": str(kind), "delay_ms": pause, "breaker": health(fold, call).state}
