@@ -5,7 +5,7 @@ import json
 import signal
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,8 +19,10 @@ from fencepost import Request
 from fencepost import commands as c
 from fencepost.clock import rfc3339
 from fencepost.outcomes import Applied, Refused, Unsure
+from fencepost.recovery import Answer
 from fencepost.wire import StoredRequest
 from fencepost_ops.audit import intents, spool
+from fencepost_ops.audit.spool import Spool
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.sandbox.process import SandboxProcess
 from tests.awaiting import until
@@ -297,26 +299,47 @@ def test_what_is_in_doubt_is_told_with_the_command_that_settles_it(
     assert "nothing differs" in shell.ok("audit", "wallet")
 
 
-def test_a_call_that_succeeds_while_the_books_are_read_is_no_difference(
+def meanwhile(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]) -> None:
+    """Have something happen when the ledger has been read, and the book as well."""
+    add = Spool.add_effects
+
+    def added(self: Spool, effects: Any, since: datetime, before: datetime) -> None:
+        add(self, effects, since, before)
+        happens()
+
+    monkeypatch.setattr(Spool, "add_effects", added)
+
+
+def test_a_call_that_succeeds_after_the_book_was_read_is_not_missing(
     bench: Bench, shell: Shell, listed: Listed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The ledger is read first, and once more what the book did not have."""
     run = bench.start()
     call = bench.debit(run, "o-1")
     send, term = bench.dispatch(run, call)
-    from fencepost_ops.audit.spool import Spool
-
-    add = Spool.add_effects
-
-    def meanwhile(self: Spool, effects: Any, since: datetime, until_: datetime) -> None:
-        add(self, effects, since, until_)
-        bench.record(send, term, Applied('{"id":"d-1"}', "d-1"))
-
-    monkeypatch.setattr(Spool, "add_effects", meanwhile)
+    meanwhile(monkeypatch, lambda: bench.record(send, term, Applied('{"id":"d-1"}', "d-1")))
     listed.write({"key": "elsewhere"})
     found = shell.json("audit", "wallet", exit_code=1)
     assert (found["counts"]["moving"], found["counts"]["missing"]) == (1, 0)
     assert bench.state(call) == "SUCCEEDED"
+
+
+def test_a_doubt_that_is_settled_while_the_book_is_read_is_no_difference(
+    bench: Bench, shell: Shell, listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bench.start(deadline_s=600)
+    call = bench.debit(run, "o-1")
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
+    bench.ahead(10)
+
+    def reconciled() -> None:
+        ask, asking = bench.reconcile(run, call)
+        bench.one(bench.looked_up(ask, asking, Answer.FOUND, "d-1"))
+
+    meanwhile(monkeypatch, reconciled)
+    listed.write({"key": send.key, "receipt": "d-1"})
+    found = shell.json("audit", "wallet")
+    assert (found["counts"]["matched"], found["differences"]) == (1, 0)
 
 
 def test_a_book_that_cannot_be_read_is_one_sentence_and_no_verdict(
