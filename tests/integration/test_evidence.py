@@ -137,6 +137,103 @@ def failed(bench: Bench) -> tuple[UUID, UUID, c.Send, c.Term]:
     return run, call, send, term
 
 
+def refused_but_open(bench: Bench, tool: str = "wallet.debit") -> tuple[UUID, UUID, c.Send, c.Term]:
+    """A call whose attempt was refused for now: it is to be tried again."""
+    run = bench.start()
+    call = bench.debit(run, bench.order(), tool)
+    send, term = bench.dispatch(run, call)
+    busy = Refused("http_429", "not now", retryable=True)
+    assert bench.record(send, term, busy) == c.Done("INTENT_RECORDED")
+    return run, call, send, term
+
+
+def ended_as(bench: Bench, state: str) -> tuple[UUID, UUID, c.Send, c.Term]:
+    """A call that was sent once and stands in this state, all the same."""
+    if state == "FAILED":
+        return failed(bench)
+    if state == "ACCEPTED_UNKNOWN":
+        run = bench.start()
+        call = bench.debit(run, bench.order(), "mail.send")
+        send, term = bench.dispatch(run, call)
+        bench.ahead(4)
+        assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+        bench.repair(call, "ACCEPTED_UNKNOWN")
+        return run, call, send, term
+    run, call, send, term = refused_but_open(bench)
+    if state == "CANCELLED":
+        bench.cancel(run)
+    if state == "REJECTED":
+        bench.gate.closed.add(("wallet.debit", "claim"))
+        bench.ahead(1)
+        bench.one(bench.claim_call(run, call))
+        bench.gate.closed.clear()
+    return run, call, send, term
+
+
+REOPENED = ["INTENT_RECORDED", "FAILED", "CANCELLED", "REJECTED", "ACCEPTED_UNKNOWN"]
+
+
+@pytest.mark.parametrize("state", REOPENED)
+def test_an_applied_answer_reopens_whatever_says_that_nothing_is_known_to_have_happened(
+    bench: Bench, state: str
+) -> None:
+    run, call, send, term = ended_as(bench, state)
+    assert bench.state(call) == state
+    assert bench.one(bench.evidence(send, term, APPLIED)) == c.Done("NEEDS_REPAIR")
+    held = bench.call(call)
+    assert (held.doubt, held.waits, held.owner) == (True, False, None)
+    assert held.error == f"the call is {state}, yet an attempt was applied (receipt r-1)"
+    assert bench.kinds(run, call)[-2:] == ["EvidenceFiled", "RepairRequested"]
+    key = bench.operation(call)
+    assert (key.doubt, key.call, key.status) == (True, call, "open"), "and its key is given to nobody"
+    row = bench.row(call)
+    assert row is not None
+    assert row.queue == "reconciler"
+    assert bench.one(bench.claim_call(run, call)) == c.Moved(), "it is not sent again"
+    assert bench.repair(call, "SUCCEEDED", "r-1") == c.Done("SUCCEEDED")
+    assert (bench.operation(call).status, bench.operation(call).receipt) == ("completed", "r-1")
+
+
+@pytest.mark.parametrize("state", REOPENED)
+def test_a_refusal_reopens_nothing(bench: Bench, state: str) -> None:
+    _, _, send, term = ended_as(bench, state)
+    assert bench.one(bench.evidence(send, term, REFUSED)) == c.Done(state)
+
+
+def test_evidence_for_an_ended_call_whose_key_has_gone_to_another_is_found_by_a_person(bench: Bench) -> None:
+    """The first was cancelled, the second sent under the same key: both may have had the effect."""
+    run, call, send, term = refused_but_open(bench)
+    order = bench.sql("SELECT arguments::json->>'order' FROM fencepost.calls WHERE id = %s", call)[0][0]
+    bench.cancel(run)
+    other = bench.start()
+    second = bench.debit(other, order)
+    bench.succeed(other, second, "r-2")
+    assert bench.one(bench.evidence(send, term, APPLIED)) == c.Done("NEEDS_REPAIR")
+    assert bench.operation(call).call == second, "the key stays with the call that completed it"
+    assert bench.operation(call).receipt == "r-2"
+
+
+def test_partial_evidence_proves_the_effect_without_a_receipt_or_a_result(bench: Bench) -> None:
+    run, call, send, term = fenced_out(bench)
+    bench.one(bench.evidence(send, term, Applied("{}", None)))
+    bench.ahead(4)
+    assert bench.reconcile(run, call)[0] == c.Done("SUCCEEDED")
+    assert (bench.call(call).receipt, bench.call(call).doubt) == (None, False)
+    assert bench.one(bench.evidence(send, term, APPLIED)) == c.Done("SUCCEEDED"), "more of the same"
+    assert bench.one(bench.evidence(send, term, OTHER)) == c.Done("SUCCEEDED"), "it has none to differ from"
+
+
+def test_evidence_that_contradicts_itself_goes_to_a_person_and_no_repeat_is_made(bench: Bench) -> None:
+    run, call, send, term = fenced_out(bench, "wallet.hold")
+    assert bench.call(call).attempts == 2
+    bench.one(bench.evidence(send, term, REFUSED))
+    bench.one(bench.evidence(send, term, APPLIED))
+    bench.ahead(4)
+    assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+    assert "attempt 1 is said to have been applied and not applied" in (bench.call(call).error or "")
+    assert bench.call(call).attempts == 2
+
+
 def test_an_applied_answer_reopens_a_call_that_failed(bench: Bench) -> None:
     run, call, send, term = failed(bench)
     assert bench.status(run) == "STOPPED"
