@@ -25,6 +25,11 @@ STORES_FAILURES = Contract(
 )
 
 
+FORGETS_FAILURES = Contract(
+    repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.RELEASED),
+    settle=SECOND,
+    not_applied=frozenset({402}),
+)
 SETS = Contract(
     repeat=Natural(resource=lambda a: ("price", a.sku)),
     settle=SECOND,
@@ -128,6 +133,12 @@ def _add_the_rest(wallet: Dependency) -> None:
     @wallet.http("wallet.note", effect=Effect.REVERSIBLE, intent=lambda a: ("note", a.order), required=False)
     def note(args: Debit) -> Request:
         return Request.post("/notes", json={"order": args.order})
+
+    @wallet.http(
+        "wallet.tip", effect=Effect.REVERSIBLE, intent=lambda a: ("tip", a.order), contract=FORGETS_FAILURES
+    )
+    def tip(args: Debit) -> Request:
+        return Request.post("/tips", json={"order": args.order})
 
     @wallet.http(
         "wallet.hold",
