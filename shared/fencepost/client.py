@@ -15,19 +15,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Self
 from uuid import UUID
 
 import psycopg
 
-from fencepost import commands
 from fencepost.budgets import Budget
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import Conflict, FencepostError, NotFound, Unreachable, UsageError
 from fencepost.ledger import listings
-from fencepost.ledger.connect import Connection, Pool, translate
-from fencepost.ledger.find import find_call
+from fencepost.ledger.connect import Connection, Pool
+from fencepost.ledger.explain import TRY_AGAIN_STATES, explained
 from fencepost.ledger.listings import RunInfo
 from fencepost.runrequest import RunRequest
 from fencepost.settings import load_settings, redact
@@ -36,16 +36,14 @@ from fencepost.tools import OnStop
 
 if TYPE_CHECKING:
     from fencepost.doorbell import Doorbell
-    from fencepost.ledger.apply import Ledger
+    from fencepost.office import Office, Repair, Repaired
 
 BATCH: Final = 500
 """Runs per statement and transaction at most."""
 _BATCH_CHARACTERS: Final = 8 * 1024 * 1024
 _TRIES: Final = 5
 _TRY_AGAIN_AFTER_S: Final = 0.1  # times a random number
-_TRY_AGAIN_STATES: Final = ("40P01", "40001", "55P03")  # deadlock, serialisation, lock timeout
 _CONFLICT: Final = "FP409"
-_REFUSED: Final = "FP422"
 _FIRST_LOOK_S: Final = 0.02
 _LOOK_EVERY_S: Final = 0.5
 
@@ -84,7 +82,6 @@ class Client:
         self._dsn = settings.dsn
         self._bell = _doorbell(settings.redis_url)
         self._pool = Pool(self._dsn, "fencepost client", pool_size)
-        self._ledger: Ledger | None = None
 
     def enqueue(
         self,
@@ -162,16 +159,9 @@ class Client:
         Nothing unsent is sent, what is in flight settles first; its effects are offset if it asks for that.
         """
         info = self.run(run_id)
-        command = commands.RequestCancel(
-            id=uuid7(),
-            tenant=info.tenant,
-            run=info.run_id,
-            by=_words("by", by),
-            reason=_words("reason", reason),
-        )
-        answer = self._apply(command)
+        stopped = self._office.cancel(info.tenant, info.run_id, by, reason)
         info = self.run(info.run_id)
-        if isinstance(answer, commands.Gone):
+        if not stopped:
             raise FencepostError(f"run {info.run_id} has ended {info.status}: there is nothing to cancel")
         return info
 
@@ -193,23 +183,19 @@ class Client:
         since. FencepostError, saying why, if that cannot be decided now, filed evidence against it included;
         an operator's login.
         """
-        if decision not in _DECISIONS:
-            raise UsageError(f"a repair decides {', '.join(_DECISIONS)}, not {sanitize(decision, 40)}")
-        with self._connection() as connection:
-            found = find_call(connection, str(_as_id(call_id)))
-        command = commands.DecideRepair(
-            id=uuid7(),
-            tenant=found.tenant,
-            run=found.run,
-            call=found.call,
-            decision=decision,
-            by=_words("by", by),
-            reason=_words("reason", reason),
-            receipt=receipt,
-            seen=seen,
-        )
-        answer = self._apply(command)
-        return answer.state if isinstance(answer, commands.Done) else found.state
+        from fencepost.office import Repair, decided
+
+        made = Repair(_as_id(call_id), decision, by, reason, receipt, seen)
+        (outcome,) = self._office.repair([made])
+        return decided(outcome)
+
+    def repair_many(self, repairs: Iterable[Repair]) -> Iterator[Repaired]:
+        """Decide each of these, in transactions of at most 100; an outcome for each, in order.
+
+        A refusal is that call's outcome and costs the others nothing. `Unreachable` leaves those whose
+        outcomes were yielded decided; the same again, on the versions that were seen, is safe.
+        """
+        return self._office.repair(repairs)
 
     def close(self) -> None:
         """Let go of Postgres and Redis; the last ring of the doorbell is still sent."""
@@ -229,7 +215,7 @@ class Client:
             with self._pool.connection() as connection:
                 yield connection
         except psycopg.Error as error:
-            raise _explained(error, self._dsn) from error
+            raise explained(error, self._dsn) from error
 
     def _runs(self, wanted: Sequence[UUID]) -> list[RunInfo]:
         with self._connection() as connection:
@@ -238,29 +224,11 @@ class Client:
             raise NotFound(f"there is no run {missing}")
         return [found[run_id] for run_id in wanted]
 
-    def _apply(self, command: commands.Command) -> commands.Answer:
-        try:
-            (answer,) = self._office().apply([command])
-        except psycopg.Error as error:
-            raise _explained(error, self._dsn) from error
-        if isinstance(answer, commands.Denied | commands.Broken):
-            raise FencepostError(answer.why)
-        return answer
+    @cached_property
+    def _office(self) -> Office:
+        from fencepost.office import Office  # a producer need not load what decides
 
-    def _office(self) -> Ledger:
-        """The write path for a person's decisions, which need to know no tools, planners or policies."""
-        if self._ledger is None:
-            from fencepost.authority import AllowList
-            from fencepost.decide.fold import Known
-            from fencepost.ledger.apply import Ledger
-
-            known = Known(
-                tool=lambda _name, _version: None,
-                planner=lambda _name, _version: False,
-                authority=AllowList(()),
-            )
-            self._ledger = Ledger(self._pool, known, ring=self._ring)
-        return self._ledger
+        return Office(self._pool, self._dsn, self._ring)
 
     def _ring(self) -> None:
         if self._bell is not None:
@@ -283,13 +251,10 @@ class Client:
                 fault("enqueue.after_commit")
                 return outcomes
             except (psycopg.Error, Unreachable) as error:
-                if isinstance(error, Unreachable) or error.sqlstate not in _TRY_AGAIN_STATES or not left:
-                    raise _safe_again(_explained(error, self._dsn)) from error
+                if isinstance(error, Unreachable) or error.sqlstate not in TRY_AGAIN_STATES or not left:
+                    raise _safe_again(explained(error, self._dsn)) from error
                 time.sleep(_TRY_AGAIN_AFTER_S * random.random())
         raise AssertionError
-
-
-_DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN", commands.OFFSET)
 
 
 def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
@@ -345,22 +310,6 @@ def _batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
         yield batch
 
 
-def _explained(error: psycopg.Error | Unreachable, dsn: str) -> Exception:
-    """A refusal of the ledger's own as the error it stands for; otherwise what `translate` makes of it."""
-    if isinstance(error, Unreachable):
-        return error
-    if error.sqlstate == _REFUSED:
-        return UsageError(error.diag.message_primary or str(error))
-    if error.sqlstate in _TRY_AGAIN_STATES:
-        return Unreachable(
-            f"Postgres at {redact(dsn)}: another transaction held on to the same rows for too long"
-        )
-    explained = translate(error, dsn)
-    if isinstance(explained, psycopg.Error):
-        return FencepostError(f"Postgres at {redact(dsn)} says: {redact(str(error).splitlines()[0])}")
-    return explained
-
-
 def _as_id(value: UUID | str) -> UUID:
     try:
         return value if isinstance(value, UUID) else UUID(value)
@@ -372,12 +321,6 @@ def _unended(found: Sequence[RunInfo]) -> str:
     left = [info for info in found if not info.ended]
     more = f" and {len(left) - 1} more have" if len(left) > 1 else " has"
     return f"run {left[0].run_id} ({left[0].status}){more} not ended"
-
-
-def _words(name: str, text: str) -> str:
-    if not text.strip():
-        raise UsageError(f"say {name}: it goes into the history")
-    return sanitize(text, 1000)
 
 
 def _doorbell(url: str) -> Doorbell | None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from typing import Any
+
 import click
 
 from fencepost.commands import OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
+from fencepost_ops.commands.bulk import parse_where, repair_where
+from fencepost_ops.commands.durations import DURATION
+from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import (
     Session,
     by_option,
     dsn_option,
+    json_option,
     pass_session,
     reason_option,
     redis_option,
@@ -20,7 +27,7 @@ from fencepost_ops.commands.session import (
 
 
 @click.command()
-@click.argument("call")
+@click.argument("call", required=False)
 @click.option(
     "--happened", "decision", flag_value=CallState.SUCCEEDED.value, help="It happened; give --receipt."
 )
@@ -42,37 +49,89 @@ from fencepost_ops.commands.session import (
 )
 @click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
 @click.option("--seen", type=int, metavar="N", help="The version you looked at; refuses if it has changed.")
+@click.option(
+    "--where",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Instead of CALL every one that fits, by tool, dependency, tenant or run; several are alternatives.",
+)
+@click.option("--older-than", type=DURATION, metavar="SPAN", help="With --where: not known for longer.")
+@click.option(
+    "--state",
+    type=click.Choice([str(CallState.NEEDS_REPAIR)], case_sensitive=False),
+    help="With --where: of this state; no other can be repaired.",
+)
+@click.option("--dry-run", is_flag=True, help="With --where: list them, and decide nothing.")
+@click.option("--yes", is_flag=True, help="With --where: decide of all that fit, however many.")
+@click.option("--expect", type=click.IntRange(min=0), metavar="N", help="With --where: only if it is N.")
 @reason_option
 @by_option
 @tenant_option
 @dsn_option
 @redis_option
+@json_option
 @pass_session
 def repair(
     session: Session,
-    call: str,
+    /,
+    call: str | None,
     decision: str | None,
     receipt: str | None,
     seen: int | None,
+    where: tuple[str, ...],
+    older_than: timedelta | None,
+    state: str | None,
     reason: str,
     by: str,
     tenant: str | None,
+    as_json: bool,
+    **agreed: Any,
 ) -> None:
     """Settle a call that needs repair, or take up again what a stopped run could not offset.
 
     CALL is a call's id, or the unique beginning of one; it takes an operator's login. What you decide is
-    recorded with your reason and name, and what follows from it happens at once.
+    recorded with your reason and name, and what follows from it happens at once. With --where the same is
+    decided of every call that fits, each as it was when it was listed; exit code 1 if any was refused.
     """
     if decision is None:
         raise click.UsageError(
             "decide: --happened, --did-not-happen, --ask-again, --accept-unknown or --offset"
         )
+    many = bool(where or older_than or state)
+    if many == (call is not None):
+        raise click.UsageError("name a CALL, or say which with --where, --older-than or --state")
+    if many and (receipt is not None or seen is not None):
+        raise click.UsageError("--receipt and --seen are of one CALL")
+    if many:
+        chosen = parse_where(where, tenant, older_than)
+        code = repair_where(session, chosen, decision, by, reason, as_json=as_json, **agreed)
+        click.get_current_context().exit(code)
+    if any(agreed.values()):
+        raise click.UsageError("--dry-run, --yes and --expect are for --where")
+    _repair_one(session, str(call), tenant, decision, receipt, seen, reason, by, as_json=as_json)
+
+
+def _repair_one(
+    session: Session,
+    call: str,
+    tenant: str | None,
+    decision: str,
+    receipt: str | None,
+    seen: int | None,
+    reason: str,
+    by: str,
+    *,
+    as_json: bool,
+) -> None:
     if (decision == CallState.SUCCEEDED) != (receipt is not None):
         raise click.UsageError("--happened and --receipt go together: the receipt says how it is known")
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
     with session.client() as client:
         state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
+    if as_json:
+        print_json({"call": found.call, "run": found.run, "tenant": found.tenant, "state": state})
+        return
     if decision == OFFSET:
         click.echo(f"the effect of call {found.call} is to be offset once more")
         return

@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final, LiteralString
 
 from fencepost.clock import new_id
-from fencepost.ledger.connect import Connection
+from fencepost.ledger.connect import SILENCE, Connection
+from fencepost.ledger.session import Session
 
 MOST: Final = 500_000
 """Events of one answer at most, by default; about 40,000 runs of one call."""
@@ -241,6 +242,8 @@ def read_stats(
     # Both for the session: inside a transaction its own timeout is not begun anew.
     connection.execute("SELECT set_config('transaction_timeout', %s, false)", [f"{patience_s * 1000:.0f}"])
     connection.execute("SET work_mem = '64MB'")
+    if isinstance(connection, Session):
+        connection.answer_s = patience_s * SILENCE
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         row = connection.execute("SELECT fencepost.now(), clock_timestamp()").fetchone()

@@ -1,0 +1,144 @@
+"""A person's decisions on the ledger: the write path of `cancel` and `repair`, one by one or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+from uuid import UUID
+
+import psycopg
+
+from fencepost import commands
+from fencepost.authority import AllowList
+from fencepost.canonical import sanitize
+from fencepost.clock import uuid7
+from fencepost.decide.fold import Known
+from fencepost.errors import FencepostError, NotFound, UsageError
+from fencepost.ledger.apply import Ledger
+from fencepost.ledger.connect import Pool
+from fencepost.ledger.explain import explained
+
+BATCH: Final = 100
+"""Decisions per transaction at most."""
+
+DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN", commands.OFFSET)
+
+_CALLS: Final = "SELECT id, tenant, run, state FROM fencepost.calls WHERE id = ANY(%s)"
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """One decision on one call: what `Client.repair` takes. `seen` is the version it was made on."""
+
+    call: UUID
+    decision: str
+    by: str
+    reason: str
+    receipt: str | None = None
+    seen: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.decision not in DECISIONS:
+            raise UsageError(f"a repair decides {', '.join(DECISIONS)}, not {sanitize(self.decision, 40)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What became of one decision: the call's state now, or in `why` the sentence that refused it."""
+
+    call: UUID
+    state: str | None
+    why: str | None = None
+
+
+class Office:
+    """Decides with an operator's login; it need not know tools, planners or policies."""
+
+    def __init__(self, pool: Pool, dsn: str, ring: Callable[[], object]) -> None:
+        self._pool = pool
+        self._dsn = dsn
+        known = Known(
+            tool=lambda _name, _version: None,
+            planner=lambda _name, _version: False,
+            authority=AllowList(()),
+        )
+        self._ledger = Ledger(pool, known, ring=ring)
+
+    def apply(self, batch: Sequence[commands.Command]) -> list[commands.Answer]:
+        """The ledger's answers, in order; errors of Postgres as errors of ours."""
+        try:
+            return self._ledger.apply(batch)
+        except psycopg.Error as error:
+            raise explained(error, self._dsn) from error
+
+    def cancel(self, tenant: str, run: UUID, by: str, reason: str) -> bool:
+        """Stop the run; False if it had ended already. FencepostError if that is refused."""
+        by, reason = words("by", by), words("reason", reason)
+        command = commands.RequestCancel(id=uuid7(), tenant=tenant, run=run, by=by, reason=reason)
+        (answer,) = self.apply([command])
+        if isinstance(answer, commands.Denied | commands.Broken):
+            raise FencepostError(answer.why)
+        return not isinstance(answer, commands.Gone)
+
+    def repair(self, repairs: Iterable[Repair]) -> Iterator[Repaired]:
+        """Decide each, by compare-and-set; an outcome for each, in order.
+
+        In transactions of at most `BATCH`: a refusal is that call's outcome and costs the others nothing. An
+        error (`Unreachable`) leaves whole batches decided, those whose outcomes were yielded; of the batch it
+        hit nothing is known, and deciding the same again under the version that was seen is safe.
+        """
+        rest = iter(repairs)
+        while batch := list(islice(rest, BATCH)):
+            yield from self._repair(batch)
+
+    def _repair(self, batch: Sequence[Repair]) -> Iterator[Repaired]:
+        wanted = [one.call for one in batch]
+        try:
+            with self._pool.reading() as connection:
+                found = {row[0]: row[1:] for row in connection.execute(_CALLS, [wanted])}
+        except psycopg.Error as error:
+            raise explained(error, self._dsn) from error
+        made = [(one, self._command(one, *found[one.call])) for one in batch if one.call in found]
+        answers = self.apply([command for _, command in made])
+        by_call = {one.call: answer for (one, _), answer in zip(made, answers, strict=True)}
+        for one in batch:
+            yield _outcome(one, by_call.get(one.call), found[one.call][2] if one.call in found else None)
+
+    def _command(self, one: Repair, tenant: str, run: UUID, _state: str) -> commands.DecideRepair:
+        return commands.DecideRepair(
+            id=uuid7(),
+            tenant=tenant,
+            run=run,
+            call=one.call,
+            decision=one.decision,
+            by=words("by", one.by),
+            reason=words("reason", one.reason),
+            receipt=one.receipt,
+            seen=one.seen,
+        )
+
+
+def _outcome(one: Repair, answer: commands.Answer | None, state: str | None) -> Repaired:
+    if answer is None or isinstance(answer, commands.Gone):
+        return Repaired(one.call, None, f"there is no call {one.call}")
+    if isinstance(answer, commands.Done):
+        return Repaired(one.call, answer.state)
+    why = answer.why if isinstance(answer, commands.Denied | commands.Broken) else f"the call is {state}"
+    return Repaired(one.call, None, why)
+
+
+def decided(outcome: Repaired) -> str:
+    """The state a single decision led to. FencepostError, saying why, if it was refused."""
+    if outcome.state is None:
+        missing = outcome.why == f"there is no call {outcome.call}"
+        raise (NotFound if missing else FencepostError)(outcome.why or "it was refused")
+    return outcome.state
+
+
+def words(name: str, text: str) -> str:
+    """What a person says, as it is kept. UsageError for nothing."""
+    if not text.strip():
+        raise UsageError(f"say {name}: it goes into the history")
+    return sanitize(text, 1000)
