@@ -30,6 +30,8 @@ class Held:
     term: c.Term
     lease: str
     anchor: float
+    scope: str = ""
+    """Of the dependency whose slot it holds; none for a run."""
 
     def until(self, timeout: timedelta) -> float:
         """When `timeout` is over, by `boottime()`, which counts on while the machine is suspended."""
@@ -76,9 +78,8 @@ class Role(ABC):
     def named(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> dict[str, Any]:
         """The fields every claim has."""
         tenant, subject, generation = message
-        tool = self.tool_of(prepared)
         return {
-            "scope": tool.scope if tool is not None else "",
+            "scope": self.scope_of(prepared),
             **self.stamped(tenant, prepared.run),
             "subject": subject,
             "generation": generation,
@@ -89,6 +90,11 @@ class Role(ABC):
     def stamped(self, tenant: str, run: UUID) -> dict[str, Any]:
         """The fields every command has: identity and randomness are made here, once."""
         return {"id": uuid7(), "tenant": tenant, "run": run, "rand": self.worker.rand()}
+
+    def scope_of(self, prepared: Prepared) -> str:
+        """The dependency an item goes to; none for a run, and for a tool this process does not know."""
+        tool = self.tool_of(prepared) if prepared.kind == "call" else None
+        return tool.scope if tool is not None else ""
 
     def tool_of(self, prepared: Prepared) -> Tool | None:
         """The tool of a prepared call, if this process knows its version."""

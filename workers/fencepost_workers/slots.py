@@ -29,6 +29,7 @@ class Slots:
         self._waiting = 0
         self._freed = 0
         self._changed = threading.Condition()
+        self._told: list[Callable[[], object]] = []
 
     def take(self, wanted: int) -> int:
         """Up to `wanted` slots; blocks until there is one. 0 once the process drains."""
@@ -68,6 +69,12 @@ class Slots:
         with self._changed:
             self._draining = True
             self._changed.notify_all()
+        for tell in self._told:
+            tell()
+
+    def tell(self, drained: Callable[[], object]) -> None:
+        """Have `drained` called, by whoever drains, once no more are given out."""
+        self._told.append(drained)
 
     def idle(self, timeout_s: float) -> bool:
         """Wait until nothing is being executed; False when the time ran out first."""

@@ -5,7 +5,8 @@
 
 A role says which claim its queue makes and how it acts on an order; everything else is here. A task
 claims no more items of its list than its process has free slots and starts them at once; leftovers wait
-in the task for a slot.
+in the task for a slot. Items of a dependency that has all of its own slots taken stand in line in this
+process, before they are claimed and without a slot (`lines.py`); a thread begins them when it is their turn.
 
 Whatever fails between a recorded claim and a recorded outcome is settled by the claim's takeover: the
 row is due again at the attempt's deadline and grace, at once if this process ends. Slots and leases are
@@ -21,6 +22,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +38,7 @@ from fencepost.ledger import reads
 from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
 from fencepost.publication import apart
+from fencepost_workers.lines import Lines
 from fencepost_workers.patience import Patience
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.worker import Worker
@@ -85,6 +88,8 @@ class Step:
         self._role = role
         self._patience = Patience()
         self._republish = timedelta(seconds=worker.settings.republish_s)
+        self._lines = Lines(worker.shares, self.handle, self._hand_back)
+        worker.slots.tell(self._lines.close)
 
     def handle(self, messages: Sequence[Message]) -> int:
         """Claim and start everything a task names, as slots allow; how many were started.
@@ -118,7 +123,7 @@ class Step:
         A due item whose lease is held is asked for again, a few times: whoever has just recorded it is about
         to let go.
         """
-        started, tries = 0, BUSY_TRIES
+        started, tries, asked = 0, BUSY_TRIES, batch
         while batch:
             orders: list[tuple[c.Order, Held]] = []
             held: list[Message] = []
@@ -137,18 +142,47 @@ class Step:
             batch, tries = held, tries - 1
             if held:
                 time.sleep(BUSY_PAUSE_S * random.random())
+        self._lines.done(asked)
         return started
 
     def _claim(self, batch: Sequence[Message]) -> tuple[list[tuple[c.Order, Held]], list[Message]]:
         """What was granted, and the items of which somebody else holds the lease."""
         stamped = self._worker.pulse.token()
         failed: list[Failed] = []
+        known: list[tuple[Message, Prepared]] = []
+        orders: list[tuple[c.Order, Held]] = []
+        refused: list[Message] = []
         try:
-            known = self._prepared(batch, failed)
+            known = self._admitted(self._prepared(batch, failed))
             wishes, refused = self._granted(known, stamped, failed)
-            return (self._claimed(wishes, stamped, failed) if wishes else []), refused
+            orders = self._claimed(wishes, stamped, failed) if wishes else []
+            return orders, refused
         finally:
+            self._leave(known, orders, refused)
             self._fail(failed)
+
+    def _admitted(self, known: Sequence[tuple[Message, Prepared]]) -> list[tuple[Message, Prepared]]:
+        """Those whose dependency has a slot for them in this process; the others stand in line."""
+        scopes = [self._role.scope_of(prepared) for _, prepared in known]
+        enter = self._lines.enter
+        return [one for one, scope in zip(known, scopes, strict=True) if not scope or enter(scope, one[0])]
+
+    def _leave(
+        self,
+        admitted: Sequence[tuple[Message, Prepared]],
+        orders: Sequence[tuple[c.Order, Held]],
+        refused: Sequence[Message],
+    ) -> None:
+        """Give back the dependencies' slots of all that was not begun; who asks again keeps its turn."""
+        scopes = {
+            message: scope for message, prepared in admitted if (scope := self._role.scope_of(prepared))
+        }
+        for message in refused:
+            if message in scopes:
+                self._lines.call_again(scopes[message], message)
+        unused = Counter(scopes.values()) - Counter(held.scope for _, held in orders)
+        for scope, count in unused.items():
+            self._lines.leave(scope, count)
 
     def _prepared(self, batch: Sequence[Message], failed: list[Failed]) -> list[tuple[Message, Prepared]]:
         def prepare(part: Sequence[Message]) -> list[Prepared | None]:
@@ -251,7 +285,9 @@ class Step:
                 continue
             answer, anchor = answered
             if isinstance(answer, c.Plan | c.Send | c.Ask | c.Offset):
-                kept.append((answer, Held(wish.term, wish.lease, anchor)))
+                kept.append((answer, Held(wish.term, wish.lease, anchor, wish.claim.scope)))
+            elif isinstance(answer, c.Full):
+                self._lines.full(wish.claim.scope, wish.message, answer)
             elif isinstance(answer, c.Broken):
                 failed.append(Failed(wish.message, f"its claim was refused: {answer.why}"))
             elif isinstance(answer, c.Unfamiliar):
@@ -333,6 +369,8 @@ class Step:
             )
         finally:
             self._worker.slots.free(1)
+            if held.scope:
+                self._lines.leave(held.scope, ended=True)
             if not let_go:
                 self._worker.let_go(held.lease, held.term.owner)
 

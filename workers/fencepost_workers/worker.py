@@ -9,7 +9,7 @@ import os
 import queue
 import random
 import threading
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import SILENCE, Pool
 from fencepost.settings import Settings
 from fencepost.states import Queue
+from fencepost.tools import Tool
 from fencepost_workers import forks
 from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
@@ -65,6 +66,7 @@ class Worker:
         self.leases = RedisLeases(settings.redis_url)
         self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)
         self.slots = Slots(settings.slots)
+        self.shares = shares(self.app.registry.values(), settings.slots)
         self.executor = ToolThreads(settings.slots)
         self.loop = asyncio.new_event_loop()
         guard = forks.LoopGuard(self.loop)
@@ -194,6 +196,17 @@ class Worker:
         self._thread.join(CLOSE_WITHIN_S)
         if not self._thread.is_alive():
             self.loop.close()
+
+
+def shares(tools: Iterable[Tool], slots: int) -> dict[str, int]:
+    """How many of a process's slots the items of each dependency may take, by scope.
+
+    Half of them where there are several dependencies and one says nothing itself: the slowest of them still
+    leaves the other half to the rest. Where there is one only, nobody is spared by keeping slots from it.
+    """
+    specs = {tool.scope: tool.dependency for tool in tools}
+    usual = slots if len(specs) == 1 else max(1, slots // 2)
+    return {scope: min(slots, spec.slots or usual) for scope, spec in specs.items()}
 
 
 class Pulses:
