@@ -174,13 +174,11 @@ class Step:
         refused: Sequence[Message],
     ) -> None:
         """Give back the dependencies' slots of all that was not begun; who asks again keeps its turn."""
-        scopes = {
-            message: scope for message, prepared in admitted if (scope := self._role.scope_of(prepared))
-        }
-        for message in refused:
-            if message in scopes:
-                self._lines.call_again(scopes[message], message)
-        unused = Counter(scopes.values()) - Counter(held.scope for _, held in orders)
+        scopes = [(message, scope) for message, one in admitted if (scope := self._role.scope_of(one))]
+        for message, scope in scopes:
+            if message in refused:
+                self._lines.call_again(scope, message)
+        unused = Counter(scope for _, scope in scopes) - Counter(held.scope for _, held in orders)
         for scope, count in unused.items():
             self._lines.leave(scope, count)
 
