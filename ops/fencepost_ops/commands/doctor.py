@@ -1,4 +1,4 @@
-"""`fencepost doctor`: settings, versions, Postgres, Redis and the fleet, judged."""
+"""`fencepost doctor`: settings, versions, Postgres, Redis and the fleet, judged; or an app's clients."""
 
 from __future__ import annotations
 
@@ -14,13 +14,21 @@ from fencepost.errors import FencepostError, UsageError
 from fencepost.settings import Settings
 from fencepost_ops.commands.live import ages
 from fencepost_ops.commands.output import console, print_json, print_table, shown
-from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, redis_option
+from fencepost_ops.commands.session import (
+    Session,
+    app_option,
+    dsn_option,
+    json_option,
+    pass_session,
+    redis_option,
+)
 from fencepost_ops.doctor import gather
 from fencepost_ops.doctor.facts import PostgresFacts, RedisFacts
 from fencepost_ops.doctor.findings import Finding, Level, Unread
 from fencepost_ops.doctor.fleet import judge_fleet
 from fencepost_ops.doctor.postgres import judge_postgres
 from fencepost_ops.doctor.redis import judge_redis
+from fencepost_ops.doctor.retries import judge_retries
 from fencepost_ops.doctor.settings import judge_settings
 from fencepost_ops.doctor.versions import judge_versions
 
@@ -37,16 +45,23 @@ _SENTENCE: Final = 2000  # characters; a server's own words may be among them
 @click.command()
 @dsn_option
 @redis_option
+@app_option
+@click.option("--retries", is_flag=True, help="Judge the application's clients instead, by their retries.")
 @json_option
 @pass_session
 @click.pass_context
-def doctor(ctx: click.Context, session: Session, as_json: bool) -> None:
-    """Judge settings, servers and the fleet.
+def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -> None:
+    """Judge settings, servers and the fleet, or with --retries the application's clients.
 
     Each finding is ok, a note, a warning or a problem, with what it means and what to do. It changes nothing,
     and what its login may not see it says. Exit code 1 if there is a problem, 3 if Postgres or Redis cannot
     be reached; the rest is shown all the same.
+
+    --retries loads the application and looks at the clients it holds, without a network: each that sends
+    again by itself is named, with the line that turns it off. What a function makes when called is not seen.
     """
+    if retries:
+        ctx.exit(_judge_clients(session, as_json))
     settings = session.settings("dsn")
     postgres, redis, unreached = _gathered(settings)
     findings = [*_judged(settings, postgres, redis), *unreached]
@@ -57,6 +72,16 @@ def doctor(ctx: click.Context, session: Session, as_json: bool) -> None:
     if unreached:
         ctx.exit(_UNREACHABLE)
     ctx.exit(int(any(finding.level is Level.PROBLEM for finding in findings)))
+
+
+def _judge_clients(session: Session, as_json: bool) -> int:
+    app = session.need_app()
+    findings = judge_retries(app, session.settings().app.partition(":")[0])
+    if as_json:
+        print_json({"findings": findings})
+    else:
+        _show_findings(findings)
+    return int(any(finding.level is Level.PROBLEM for finding in findings))
 
 
 def _gathered(settings: Settings) -> tuple[PostgresFacts | None, RedisFacts | None, list[Finding]]:
@@ -123,6 +148,10 @@ def _show(settings: Settings, findings: Sequence[Finding]) -> None:
         for item in _settings(settings)
     ]
     print_table(["SETTING!", "VALUE", "MEANING?"], rows)
+    _show_findings(findings)
+
+
+def _show_findings(findings: Sequence[Finding]) -> None:
     out, area = console(), ""
     for finding in findings:
         if finding.area != area:
