@@ -74,6 +74,8 @@ MOVING = [
     ("SUCCEEDED", 0, [K.MOVING]),
     ("SUCCEEDED", 1, [K.MATCHED]),
     ("SUCCEEDED", 2, [K.DUPLICATE]),
+    ("NEEDS_REPAIR", 0, [K.MOVING]),
+    ("NEEDS_REPAIR", 1, [K.IN_DOUBT_FOUND]),
     ("DISPATCHING", 0, [K.MOVING]),
     ("DISPATCHING", 1, [K.MOVING]),
     ("FAILED", 1, [K.MOVING]),

@@ -117,7 +117,8 @@ class Finding:
 def judge(intent: Intent, effects: Sequence[BookedEffect]) -> Iterator[Finding]:
     """What there is to say of an intent and all effects that belong to it; at least one finding."""
     found = tuple(effects)
-    if intent.moving and (not found or not intent.happened) and len(found) < 2:
+    waits = bool(found) and intent.state == C.NEEDS_REPAIR  # nothing but a person will move it
+    if intent.moving and not waits and (not found or not intent.happened) and len(found) < 2:
         yield Finding(Kind.MOVING, intent, found)
         return
     if len(found) > 1 and not intent.set_semantics:
