@@ -370,6 +370,17 @@ def test_secrets_and_formulas_of_either_side_are_not_printed(
     assert not any(cell.startswith("=") for cell in row.values())
 
 
+def test_long_work_says_on_stderr_how_far_it_is(
+    bench: Bench, shell: Shell, listed: Listed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost_ops.commands.audit._EVERY_S", 0.0)
+    paid(bench, "o-1", "d-1")
+    listed.write({"receipt": "d-1"})
+    result = shell("audit", "wallet", "--json")
+    assert json.loads(result.stdout)["differences"] == 0
+    assert result.stderr == "audit: 1 calls read so far\naudit: 1 effects read so far\n"
+
+
 def test_it_is_scheduled_until_a_signal_ends_it(bench: Bench, shell: Shell, listed: Listed) -> None:
     paid(bench, "o-1", "d-1")
     listed.write({"receipt": "d-1"})
