@@ -20,7 +20,7 @@ import psycopg
 
 from fencepost import Client
 from fencepost.app import load_app
-from fencepost.commands import OFFSET
+from fencepost.commands import LEAVE, OFFSET
 from fencepost.errors import FaultInjected, FencepostError, Unreachable
 from fencepost.ledger.abandoned import abandoned
 from fencepost.runrequest import RunRequest
@@ -173,7 +173,10 @@ class Trial:
             self._decide(call, decision, "looked into the service's own book", receipt)
         left = abandoned(self.reader.session)
         for effect in left:
-            self._decide(effect.call, OFFSET, "its run was to offset it", None)
+            if effect.again:
+                self._decide(effect.call, OFFSET, "its run was to offset it", None)
+            else:
+                self._decide(effect.call, LEAVE, f"nothing offsets it: {effect.why}", None)
         return len(calls) + len(left)
 
     def _decide(self, call: UUID, decision: str, why: str, receipt: str | None) -> None:

@@ -178,10 +178,10 @@ class Client:
         """Settle a call that waits for a person; the state it is in then.
 
         `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
-        ACCEPTED_UNKNOWN; or OFFSET, of an effect of a stopped run whose compensation was given up: it is
-        planned once more. `seen` is the call's version it was made on, and refuses it if the call has changed
-        since. FencepostError, saying why, if that cannot be decided now, filed evidence against it included;
-        an operator's login.
+        ACCEPTED_UNKNOWN; of an effect that a stopped run did not offset, OFFSET (its compensation is made
+        once more, under its own key) or LEAVE (it stays, and is not told as unresolved any more). `seen` is
+        the call's version it was made on, and refuses it if the call has changed since. FencepostError,
+        saying why, if that cannot be decided now, filed evidence against it included; an operator's login.
         """
         from fencepost.office import Repair, decided
 

@@ -168,6 +168,7 @@ class RequestCancel(Command):
 
 
 OFFSET: Final = "OFFSET"
+LEAVE: Final = "LEAVE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +177,8 @@ class DecideRepair(Command):
 
     `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused
     before the call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be
-    known). OFFSET is for an effect of a stopped run whose compensation was given up: plan it once more.
+    known). Two are for an effect that a stopped run was to offset and did not: OFFSET has its compensation
+    planned once more, where its key is free for that; LEAVE accepts that it stays.
     """
 
     call: UUID

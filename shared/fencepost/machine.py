@@ -314,6 +314,14 @@ def _settled(_call: Call, fact: _Fact) -> Changes:
     return changes | {"doubt": False, "proof": fact.event.id}
 
 
+def _decided(call: Call, fact: _Fact) -> Changes:
+    """A person's word: on a call that needs repair, or on an effect that a stopped run did not offset."""
+    if (word := fact.data.get("offset")) is None:
+        return _settled(call, fact)
+    column = "offset_asked" if word == "again" else "offset_left"
+    return {column: fact.event.seq, "fence": fact["fence"], "owner": None}
+
+
 def _repair(_call: Call, fact: _Fact) -> Changes:
     why = {"error": fact["reason"], "fence": fact["fence"]}
     return {"state": C.NEEDS_REPAIR, "doubt": True, "owner": None, "waits": False, "ready_at": NEVER, **why}
@@ -360,7 +368,7 @@ _CALL_RULES: Mapping[EventType, Callable[[Call, _Fact], Changes]] = {
     E.RECONCILIATION_DEFERRED: _reconciled_later,
     E.TOOL_EFFECT_RECONCILED: _settled,
     E.REPAIR_REQUESTED: _repair,
-    E.REPAIR_DECIDED: _settled,
+    E.REPAIR_DECIDED: _decided,
     E.EVIDENCE_FILED: _evidence,
     E.HIDDEN_RETRY_SEEN: _call_noted,
     E.CALL_CANCELLED: _cancelled,

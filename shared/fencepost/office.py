@@ -23,7 +23,14 @@ from fencepost.ledger.explain import explained
 BATCH: Final = 100
 """Decisions per transaction at most."""
 
-DECISIONS: Final = ("SUCCEEDED", "FAILED", "UNKNOWN", "ACCEPTED_UNKNOWN", commands.OFFSET)
+DECISIONS: Final = (
+    "SUCCEEDED",
+    "FAILED",
+    "UNKNOWN",
+    "ACCEPTED_UNKNOWN",
+    commands.OFFSET,
+    commands.LEAVE,
+)
 
 _CALLS: Final = "SELECT id, tenant, run, state FROM fencepost.calls WHERE id = ANY(%s)"
 

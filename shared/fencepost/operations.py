@@ -53,6 +53,8 @@ class Operation:
 
     `expires_at` is then until when a request that nobody answered may still set it.
     """
+    releases: bool = False
+    """The downstream forgets a failure of this key, says the contract of the call that was sent last."""
 
 
 def held(operation: Operation) -> bool:
@@ -102,7 +104,9 @@ def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
     """The key as an attempt is about to leave: the downstream's window counts from the first of them."""
     first = operation.first_sent_at or now
     window = contract.repeat.window if isinstance(contract.repeat, Dedupes) else None
-    return amended(operation, first_sent_at=first, expires_at=first + window if window else None)
+    releases = isinstance(contract.repeat, Dedupes) and contract.repeat.first_failure == FirstFailure.RELEASED
+    until = first + window if window else None
+    return amended(operation, first_sent_at=first, expires_at=until, releases=releases)
 
 
 _SETTLED = {

@@ -138,6 +138,8 @@ CALL_TABLE = _moves(
         "RepairRequested",
     ),
     ("NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN", "RepairDecided"),
+    # An effect that a stopped run did not offset: a person has that tried once more, or leaves it as it is.
+    ("SUCCEEDED", "SUCCEEDED", "RepairDecided"),
 )
 
 RUN_TABLE = _moves(
@@ -169,6 +171,7 @@ CALL_HOPS: Hops = _hops(
     ("term", "UNKNOWN", "UNKNOWN SUCCEEDED FAILED NEEDS_REPAIR"),
     ("cancel", "AWAITING_APPROVAL INTENT_RECORDED", "CANCELLED"),
     ("repair", "NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
+    ("repair", "SUCCEEDED", "SUCCEEDED"),
     ("evidence", "INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
 )
 """Net moves of one UPDATE of a call. A row is inserted INTENT_RECORDED, AWAITING_APPROVAL, REJECTED or

@@ -67,7 +67,8 @@ class Call:
     (R3). `in_flight_until` and `quiet_at` are the greatest over all attempts; `lost`: the last attempt's
     worker never answered; `waits`: another call holds the operation or the resource; `reused`: the result is
     another call's; `resource`: the key of what a natural tool sets; `fingerprint`: of the request as it was
-    first sent.
+    first sent; `offset_asked` and `offset_left`: the number of the event by which a person last had its
+    effect offset once more, or left as it is.
     """
 
     tenant: str
@@ -109,6 +110,8 @@ class Call:
     version: int = 0
     resource: str | None = None
     fingerprint: str | None = None
+    offset_asked: int | None = None
+    offset_left: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,8 @@ class CallTarget:
             change |= {"attempts": attempts, "doubt": self.column("state") != "INTENT_RECORDED"}
         if kind == EventType.RESULT_REUSED:
             change |= {"reused": True}
+        elif via == "repair" and self.column("state") == to:
+            change |= {"offset_left": seq}
         elif to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
             change |= {"proof": identity}
         return self.update(via, change | columns, role)

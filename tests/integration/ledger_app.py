@@ -135,6 +135,16 @@ def _add_the_rest(wallet: Dependency) -> None:
         return Request.post("/notes", json={"order": args.order})
 
     @wallet.http(
+        "wallet.lend", effect=Effect.REVERSIBLE, intent=lambda a: ("lend", a.order), contract=STORES_FAILURES
+    )
+    def lend(args: Debit) -> Request:
+        return Request.post("/loans", json={"order": args.order})
+
+    @lend.compensate
+    def call_in(args: Debit, result: Any) -> Proposal:
+        return Proposal("wallet.hold", {"order": args.order, "minor": args.minor})
+
+    @wallet.http(
         "wallet.tip", effect=Effect.REVERSIBLE, intent=lambda a: ("tip", a.order), contract=FORGETS_FAILURES
     )
     def tip(args: Debit) -> Request:

@@ -19,7 +19,7 @@ ENDS = sorted(
     (via, source, to)
     for via, hops in CALL_HOPS.items()
     for source, to in hops
-    if to in SETTLED and source != "INTENT_RECORDED"
+    if to in SETTLED and source not in {"INTENT_RECORDED", to}
 )
 
 

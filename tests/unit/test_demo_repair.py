@@ -23,11 +23,12 @@ class Rows(list[Any]):
 
 class FakeLedger:
     left = False
+    again = True
 
     def execute(self, statement: str, *_: object) -> Rows:
         if statement == trial._TO_REPAIR:
             return Rows([(CALL, "key-1")])
-        row = ("shop", uuid4(), "o-1", LEFT, "debit", "wallet.debit", 1, "r", "given up", None)
+        row = ("shop", uuid4(), "o-1", LEFT, "debit", "wallet.debit", 1, "r", "given up", None, self.again, 1)
         return Rows([row] if statement == abandoned._ABANDONED and self.left else [])
 
     def close(self) -> None:
@@ -103,10 +104,13 @@ def test_the_person_does_not_wait_until_all_is_calm(running: Any, monkeypatch: p
     assert (CALL, "FAILED") in [decision[:2] for decision in FakeClient.decided]
 
 
-def test_an_effect_that_was_not_offset_is_asked_for_again(running: Any) -> None:
-    running.ledger.left = True
+@pytest.mark.parametrize(("again", "decision"), [(True, "OFFSET"), (False, "LEAVE")])
+def test_an_effect_that_was_not_offset_is_asked_for_again_or_left(
+    running: Any, again: bool, decision: str
+) -> None:
+    running.ledger.left, running.ledger.again = True, again
     assert running.trial._repair() == 2
-    assert [(decision[0], decision[1]) for decision in FakeClient.decided] == [
+    assert [(decided[0], decided[1]) for decided in FakeClient.decided] == [
         (CALL, "FAILED"),
-        (LEFT, "OFFSET"),
+        (LEFT, decision),
     ]

@@ -154,7 +154,8 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = C.FAILED if body.get("final") else C.INTENT_RECORDED
     elif kind in ("ToolEffectReconciled", "RepairDecided"):
         call.state = body.get("to", call.state)
-        call.repaired_by = event.principal if kind == "RepairDecided" else None
+        if "offset" not in body:  # a word on what a stopped run left says nothing of whether it happened
+            call.repaired_by = event.principal if kind == "RepairDecided" else None
     else:
         call.state = _CALL_STATE.get(kind, call.state)
     if kind in ("ToolOutcomeMarkedUnknown", "RepairRequested"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fencepost.commands import OFFSET
+from fencepost.commands import LEAVE, OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
@@ -45,7 +45,13 @@ from fencepost_ops.commands.session import (
     "--offset",
     "decision",
     flag_value=OFFSET,
-    help="Its effect was to be offset and that was given up: try once more.",
+    help="Its effect was to be offset and that came to nothing: try once more.",
+)
+@click.option(
+    "--leave",
+    "decision",
+    flag_value=LEAVE,
+    help="Its effect was to be offset and was not: it stays as it is.",
 )
 @click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
 @click.option("--seen", type=int, metavar="N", help="The version you looked at; refuses if it has changed.")
@@ -95,7 +101,7 @@ def repair(
     """
     if decision is None:
         raise click.UsageError(
-            "decide: --happened, --did-not-happen, --ask-again, --accept-unknown or --offset"
+            "decide: --happened, --did-not-happen, --ask-again, --accept-unknown, --offset or --leave"
         )
     many = bool(where or older_than or state)
     if many == (call is not None):
@@ -134,6 +140,9 @@ def _repair_one(
         return
     if decision == OFFSET:
         click.echo(f"the effect of call {found.call} is to be offset once more")
+        return
+    if decision == LEAVE:
+        click.echo(f"the effect of call {found.call} stays as it is")
         return
     click.echo(f"call {found.call} is {state}")
     if state != decision:

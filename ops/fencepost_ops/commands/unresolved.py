@@ -41,7 +41,7 @@ def unresolved(
 
     With CALL (an id, or the unique beginning of one) that call alone, in full. Of the first nobody knows
     whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
-    reconciled. The second were to be offset, and planning that was given up. The third failed too often and
+    reconciled. The second were to be offset, and were not. The third failed too often and
     wait for `fencepost outbox requeue`. Oldest first. Exit code 1 if there are any.
     """
     if call is not None:
@@ -87,4 +87,5 @@ def _told_left(effect: Abandoned, now: datetime) -> Iterator[str]:
     yield f"{cut(effect.tool)} {cut(effect.label)} of run {cut(effect.run_key)}: not offset for {since}"
     yield f"  call    {effect.call} (receipt {cut(effect.receipt or 'none')})"
     yield f"  why     {cut(effect.why)}"
-    yield f"  next    a person: fencepost repair {effect.call} --offset --reason …"
+    how = "--offset or --leave" if effect.again else "--leave"
+    yield f"  next    a person: fencepost repair {effect.call} {how} --reason …"

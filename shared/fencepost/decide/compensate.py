@@ -55,6 +55,22 @@ def compensation_of(view: View, forward: Call) -> Call | None:
     return max(found, key=lambda c: (c.turn, c.ordinal), default=None)
 
 
+def to_offset(view: View, forward: Call) -> bool:
+    """Whether a compensation of this effect is to be planned: there is none, or none is left of it and a
+    person has asked for it since. What a person leaves as it is stays.
+    """
+    if (forward.offset_left or 0) > (forward.offset_asked or 0):
+        return False
+    made = compensation_of(view, forward)
+    if made is None:
+        return True
+    asked_since = (forward.offset_asked or 0) > (made.settled_seq or 0)
+    return made.state in _DEAD and asked_since
+
+
+_DEAD = frozenset({C.REJECTED, C.FAILED, C.CANCELLED})
+
+
 def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
     """Take a stopped run: plan its next compensation, wait for those in flight or in repair, or end it."""
     run = fold.run
@@ -90,7 +106,7 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
 def _strange_tool(fold: Fold) -> str | None:
     """A tool whose effect may have to be offset and that only another process knows."""
     for call in effects(fold.view):
-        if fold.known.tool(call.tool, call.tool_version) is None and compensation_of(fold.view, call) is None:
+        if fold.known.tool(call.tool, call.tool_version) is None and to_offset(fold.view, call):
             return f"tool {call.tool} version {call.tool_version}"
     return None
 
@@ -102,12 +118,12 @@ def _rest(fold: Fold, reason: str) -> Answer:
 
 
 def next_to_offset(fold: Fold) -> Call | None:
-    """The latest effect that can be offset and has no compensation yet.
+    """The latest effect that can be offset and is to be.
 
     One whose planning has lost as many workers in a row as a subject may is passed over for the one before
     it, and tried again once that is planned.
     """
-    may = [c for c in effects(fold.view) if compensation_of(fold.view, c) is None and not _why_not(fold, c)]
+    may = [c for c in effects(fold.view) if to_offset(fold.view, c) and not _why_not(fold, c)]
     given_up = fold.takeovers // fold.known.takeover_limit
     return may[given_up] if given_up < len(may) else None
 
@@ -140,7 +156,9 @@ def _end(fold: Fold) -> None:
 def _left(fold: Fold, call: Call, made: Call | None) -> dict[str, Any]:
     """Why an effect is not offset. `again`: it was given up, and a person may ask for it once more."""
     if made is not None:
-        return {"why": _why_not(fold, call) or f"compensation {made.state.lower()}"}
+        why = _why_not(fold, call)
+        again = {"again": True} if why is None and _key_held(fold, made) is None else {}
+        return {"why": why or f"compensation {made.state.lower()}", **again}
     if fold.known.tool(call.tool, call.tool_version) is None and call.effect != "irreversible":
         return {"why": _why_not(fold, call), "again": True}
     if (why := _why_not(fold, call)) is not None:
@@ -149,17 +167,53 @@ def _left(fold: Fold, call: Call, made: Call | None) -> dict[str, Any]:
     return {"why": lost, "again": True}
 
 
+def _key_held(fold: Fold, made: Call) -> str | None:
+    """Why the key of a compensation that came to nothing cannot be used again; None when it can.
+
+    Never another key: if the first had its effect after all, a second would offset it twice.
+    """
+    held = fold.operations.get(made.operation or "")
+    if held is None or (held.status == OperationStatus.RELEASED and not held.doubt):
+        return None
+    if held.status == OperationStatus.FAILED and held.releases and not held.doubt:
+        return None
+    if held.status == OperationStatus.FAILED:
+        kept = "its compensation failed, and the downstream is not known to forget a failure under its key"
+        return f"{kept}: settle it there, then accept that the effect stays"
+    return f"the key of its compensation is {held.status}"
+
+
 def ask_again(fold: Fold, call: Call) -> str | None:
     """Why a person cannot have this effect of a stopped run offset after all; None when they can."""
-    run = fold.run
     if call.state != C.SUCCEEDED or call.effect != "reversible" or call.compensates or call.reused:
         return "it is no effect of this run's own that could be offset"
+    if (why := _not_left(fold, call)) is not None:
+        return why
+    held = fold.operations.get(call.operation or "")
+    if held is not None and held.reused:
+        return "another run has taken its result; an effect that is shared is not offset"
+    tool = fold.known.tool(call.tool, call.tool_version)
+    if tool is not None and not tool.compensable:
+        return "its tool declares no compensation"
+    if held is not None and held.status == OperationStatus.COMPENSATING:
+        return "its effect is compensating already"
+    made = compensation_of(fold.view, call)
+    return _key_held(fold, made) if made is not None else None
+
+
+def accept(fold: Fold, call: Call) -> str | None:
+    """Why a person cannot leave this effect of a stopped run as it is; None when they can."""
+    if call.state != C.SUCCEEDED or call.effect == "read" or call.compensates or call.reused:
+        return "it is no effect of this run's own that could be left"
+    return _not_left(fold, call)
+
+
+def _not_left(fold: Fold, call: Call) -> str | None:
+    run, held = fold.run, fold.operations.get(call.operation or "")
     if run.status != R.STOPPED or run.on_stop != "compensate":
         return f"the run is {run.status}; only a run that stopped to offset its effects takes this up again"
-    held = fold.operations.get(call.operation or "")
-    if held is not None and held.status in (OperationStatus.COMPENSATING, OperationStatus.COMPENSATED):
-        return f"its effect is {held.status} already"
-    return None
+    offset = held is not None and held.status == OperationStatus.COMPENSATED
+    return "its effect is compensated already" if offset else None
 
 
 def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
@@ -170,7 +224,7 @@ def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
     forward = fold.view.calls.get(command.forward)
     if forward is None:
         return Gone()
-    if forward.state != C.SUCCEEDED or compensation_of(fold.view, forward) is not None:
+    if forward.state != C.SUCCEEDED or not to_offset(fold.view, forward):
         return Moved()
     proposal = command.proposal
     if isinstance(proposal, Validated) and proposal.operation != compensation_key(forward.operation or ""):

@@ -8,6 +8,7 @@ from typing import Any
 from fencepost import deadlines
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import (
+    LEAVE,
     OFFSET,
     Answer,
     DecideRepair,
@@ -18,7 +19,7 @@ from fencepost.commands import (
     RequestCancel,
     Sweep,
 )
-from fencepost.decide.compensate import ask_again
+from fencepost.decide.compensate import accept, ask_again
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -29,6 +30,7 @@ from fencepost.subjects import Call
 E, C, R = EventType, CallState, RunStatus
 
 ASK_AGAIN_FOR = timedelta(minutes=10)
+_CHANGED = "the call has changed since you looked at it; look again, then decide"
 
 
 def request_cancel(fold: Fold, command: RequestCancel) -> Answer:
@@ -49,14 +51,14 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
-    if command.decision == OFFSET:
-        return _offset_after_all(fold, call, command)
+    if command.decision in {OFFSET, LEAVE}:
+        return _of_what_was_left(fold, call, command)
     if call.state != C.NEEDS_REPAIR:
         return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
     if command.decision not in {C.SUCCEEDED, C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
         return Denied(f"{command.decision} is not among the decisions a person can make")
     if command.seen is not None and command.seen != call.version:
-        return Denied("the call has changed since you looked at it; look again, then decide")
+        return Denied(_CHANGED)
     if (why := _disproved(fold, call, command)) is not None:
         return Denied(why)
     quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
@@ -84,12 +86,19 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
     return Done(fold.call(call.id).state)
 
 
-def _offset_after_all(fold: Fold, call: Call, command: DecideRepair) -> Answer:
-    """A person has the planning of what offsets this effect tried again, after it was given up."""
-    if (why := ask_again(fold, call)) is not None:
+def _of_what_was_left(fold: Fold, call: Call, command: DecideRepair) -> Answer:
+    """A person has the offsetting of this effect tried once more, or accepts that the effect stays."""
+    again = command.decision == OFFSET
+    if (why := (ask_again if again else accept)(fold, call)) is not None:
         return Denied(why)
+    if command.seen is not None and command.seen != call.version:
+        return Denied(_CHANGED)
     fold.by = command.by
-    _reopen(fold, command.reason)
+    fold.presented[call.id] = Presented("repair")
+    word = {"to": call.state, "offset": "again" if again else "left", "reason": command.reason}
+    fold.emit(E.REPAIR_DECIDED, word | {"fence": call.fence + 1}, call=call.id)
+    if again:
+        _reopen(fold, command.reason)
     return Done(call.state)
 
 

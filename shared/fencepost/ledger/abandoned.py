@@ -1,4 +1,4 @@
-"""Effects that stopped runs were to offset and did not, because planning it was given up. Read-only."""
+"""Effects that stopped runs were to offset and did not, until a person settles each. Read-only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fencepost.ledger.connect import Connection
 # What the last end of a run says is what holds: a person may have had it taken up again since an earlier one.
 _ABANDONED: Final = """
 SELECT r.tenant, r.id, r.run_key, c.id, c.label, c.tool, c.tool_version, c.receipt, entry ->> 'why',
-       ended.recorded_at
+       ended.recorded_at, coalesce((entry ->> 'again')::boolean, false), c.version
 FROM fencepost.runs r
 CROSS JOIN LATERAL (
     SELECT e.body, e.recorded_at FROM fencepost.events e
@@ -21,7 +21,8 @@ CROSS JOIN LATERAL (
 ) AS ended
 CROSS JOIN LATERAL json_array_elements(ended.body -> 'not_offset') AS entry
 JOIN fencepost.calls c ON c.tenant = r.tenant AND c.id = (entry ->> 'call')::uuid
-WHERE r.status = 'STOPPED' AND r.effects > 0 AND (entry ->> 'again')::boolean
+WHERE r.status = 'STOPPED' AND r.effects > 0 AND c.state = 'SUCCEEDED'
+  AND coalesce(c.offset_left, 0) <= coalesce(c.offset_asked, 0)
   AND (r.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
 ORDER BY ended.recorded_at, c.id LIMIT %(limit)s
 """
@@ -29,7 +30,11 @@ ORDER BY ended.recorded_at, c.id LIMIT %(limit)s
 
 @dataclass(frozen=True, slots=True)
 class Abandoned:
-    """An effect that is still there although its run was to offset it: why, and since when."""
+    """An effect that is still there although its run was to offset it: why, and since when.
+
+    `again`: offsetting it can be asked for once more (OFFSET); every one can be left as it is (LEAVE).
+    `version` changes with the call: a decision can name the one it was made on.
+    """
 
     tenant: str
     run: UUID
@@ -41,9 +46,11 @@ class Abandoned:
     receipt: str | None
     why: str
     since: datetime
+    again: bool
+    version: int
 
 
 def abandoned(connection: Connection, *, tenant: str | None = None, limit: int = 100) -> list[Abandoned]:
-    """Effects whose compensation was given up, the oldest first; a person may ask for it again."""
+    """Effects that were not offset and that no person has left as they are, the oldest first."""
     found = connection.execute(_ABANDONED, {"tenant": tenant, "limit": limit})
     return [Abandoned(*row) for row in found]

@@ -175,7 +175,7 @@ def wanted(batch: Sequence[c.Command]) -> Wanted:
     return Wanted(
         runs={(x.tenant, x.run) for x in batch},
         calls={(x.tenant, call) for x in batch for call in touched_calls(x)},
-        whole={(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimStopped | c.RecordCompensation)},
+        whole={(x.tenant, x.run) for x in batch if _offsets(x)},
         claims={(x.tenant, x.subject) for x in claiming if (x.tenant, x.run) not in waiting},
         new={(x.tenant, *key) for x in batch for key in _new_keys(x)},
         workers={x.worker for x in claiming},
@@ -202,6 +202,12 @@ def parameters(of: Wanted, worker_ttl: timedelta) -> dict[str, Any]:
         "worker_ttl": worker_ttl,
         "ids": rows.plain_array(of.ids),
     }
+
+
+def _offsets(command: c.Command) -> bool:
+    """Whether all effects of its run, and what offsets them, are needed to decide it."""
+    decided = isinstance(command, c.DecideRepair) and command.decision in {c.OFFSET, c.LEAVE}
+    return decided or isinstance(command, c.ClaimStopped | c.RecordCompensation)
 
 
 def touched_calls(command: c.Command) -> tuple[UUID, ...]:

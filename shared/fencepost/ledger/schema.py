@@ -186,6 +186,8 @@ calls = Table(
     _derived("offsets", Text, f"CASE WHEN state NOT IN ({_DEAD}) THEN compensates END", null=True),
     _col("resource", Text, null=True),
     _col("fingerprint", Text, null=True),
+    _col("offset_asked", BigInteger, null=True),
+    _col("offset_left", BigInteger, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"
@@ -226,6 +228,7 @@ operations = Table(
     _col("reused", Integer, default="0"),
     _col("proof", Uuid, null=True),
     _col("resource", Boolean, default="false"),
+    _col("releases", Boolean, default="false"),
     PrimaryKeyConstraint("key", "tenant"),
     postgresql_with={"fillfactor": "60"},
 )

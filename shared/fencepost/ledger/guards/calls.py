@@ -149,6 +149,20 @@ _ATTEMPTS = """
         END IF;
 """
 
+# On an effect that a stopped run left a person may have a word, and that changes nothing else of it.
+_WORDS = """
+        IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
+            IF via <> 'repair' OR OLD.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
+               OR (NEW.version IN (NEW.offset_asked, NEW.offset_left)) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
+                    USING ERRCODE = 'FP001';
+            END IF;
+        ELSIF via = 'repair' AND OLD.state = 'SUCCEEDED' THEN
+            RAISE EXCEPTION 'call %: a person who says nothing changes nothing', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+"""
+
 _DOUBT = f"""
         IF NEW.doubt AND NEW.state IN ({words(CALL_ENDS)}) THEN
             RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
@@ -257,6 +271,7 @@ BEGIN
 {_UNCHANGING.strip(chr(10))}
 {_PRESENTED.strip(chr(10))}
 {_ATTEMPTS.strip(chr(10))}
+{_WORDS.strip(chr(10))}
 {_DOUBT.strip(chr(10))}
 {_PROOF.strip(chr(10))}
     END IF;

@@ -1,0 +1,243 @@
+"""Effects that a stopped run did not offset: flagged until a person has them offset, or leaves them."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from fencepost import commands as c
+from fencepost.outcomes import Applied, Refused, Unsure
+from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, CallTarget, attack
+from tests.integration.ledger_bench import Bench, Fields
+from tests.integration.test_compensation import effects, end, flagged
+
+APPLIED = Applied('{"id":"r-1"}', "r-1")
+LOST = Unsure("timeout", "the answer was lost")
+REFUSED = Refused("http_402", "no money", retryable=False)
+NOT_FORGOTTEN = (
+    "its compensation failed, and the downstream is not known to forget a failure under its key: "
+    "settle it there, then accept that the effect stays"
+)
+
+
+def left(bench: Bench, how: str = "FAILED", tool: str = "wallet.debit") -> tuple[UUID, UUID, UUID]:
+    """A stopped run whose only effect is still there, because its compensation ended like this."""
+    run, (call,) = effects(bench, tool)
+    if how == "REJECTED":
+        bench.gate.closed.add(("wallet.refund", "claim"))
+    _, undo = bench.offset(run)
+    if how == "REJECTED":
+        assert bench.one(bench.claim_call(run, undo)) == c.Done("REJECTED")
+        bench.gate.closed.clear()
+    else:
+        send, term = bench.dispatch(run, undo)
+        bench.record(send, term, REFUSED)
+    assert bench.state(undo) == how
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    return run, call, undo
+
+
+@pytest.mark.parametrize("how", ["FAILED", "REJECTED"])
+def test_a_compensation_that_came_to_nothing_is_made_again_under_its_key(bench: Bench, how: str) -> None:
+    run, call, undo = left(bench, how)
+    (found,) = flagged(bench, run)
+    assert (found.call, found.again, found.why) == (call, True, f"compensation {how.lower()}")
+    assert bench.repair(call, c.OFFSET) == c.Done("SUCCEEDED")
+    assert (bench.status(run), flagged(bench, run)) == ("COMPENSATING", [])
+    decided = bench.events(run)[-2]
+    assert (decided.type, decided.call, decided.principal) == ("RepairDecided", call, "ann")
+    assert (decided.data["offset"], decided.data["reason"]) == ("again", "looked")
+    forward, second = bench.offset(run)
+    assert (forward, second != undo) == (call, True)
+    assert bench.call(second).operation == bench.call(undo).operation, "never under another key"
+    bench.succeed(run, second)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    assert (end(bench, run)["offset"], flagged(bench, run)) == ([str(call)], [])
+    assert bench.operation(call).status == "compensated"
+    assert bench.repair(call, c.OFFSET) == c.Denied("its effect is compensated already")
+
+
+def test_one_word_is_one_attempt(bench: Bench) -> None:
+    """It fails again, and again waits for a person; nothing goes round by itself."""
+    run, call, _ = left(bench)
+    for _ in range(2):
+        assert bench.repair(call, c.OFFSET) == c.Done("SUCCEEDED")
+        _, undo = bench.offset(run)
+        send, term = bench.dispatch(run, undo)
+        bench.record(send, term, REFUSED)
+        assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+        assert [found.call for found in flagged(bench, run)] == [call]
+    made = bench.sql("SELECT count(*) FROM fencepost.calls WHERE run = %s AND compensates IS NOT NULL", run)
+    assert made == [(3,)]
+
+
+def test_a_failure_that_is_not_known_to_be_forgotten_is_not_tried_again(bench: Bench) -> None:
+    run, call, _ = left(bench, tool="wallet.lend")
+    (found,) = flagged(bench, run)
+    assert not found.again
+    assert bench.repair(call, c.OFFSET) == c.Denied(NOT_FORGOTTEN)
+    assert bench.status(run) == "STOPPED"
+    unknowing = bench.ledger_as("operator", tool=lambda _name, _version: None)
+    said: Fields = {"decision": c.OFFSET, "by": "ann", "reason": "again", "call": call}
+    (answer,) = unknowing.apply([c.DecideRepair(**bench.base(run), **said)])
+    assert answer == c.Denied(NOT_FORGOTTEN), "a person's own process knows no contracts"
+
+
+def test_what_another_run_has_used_is_not_offset_after_all(bench: Bench) -> None:
+    run, call, _ = left(bench)
+    order = bench.sql("SELECT arguments::json->>'order' FROM fencepost.calls WHERE id = %s", call)[0][0]
+    bench.succeed_by_reuse(bench.start(), order)
+    answer = bench.repair(call, c.OFFSET)
+    assert answer == c.Denied("another run has taken its result; an effect that is shared is not offset")
+    assert bench.status(run) == "STOPPED"
+
+
+def test_only_what_was_asked_for_is_made_again(bench: Bench) -> None:
+    run, (first, second) = effects(bench, "wallet.debit", "wallet.debit")
+    for _ in range(2):
+        _, undo = bench.offset(run)
+        send, term = bench.dispatch(run, undo)
+        bench.record(send, term, REFUSED)
+    bench.one(bench.claim_stopped(run))
+    assert {found.call for found in flagged(bench, run)} == {first, second}
+    bench.repair(first, c.OFFSET)
+    assert bench.offset(run)[0] == first
+    undo = max(bench.sql("SELECT id FROM fencepost.calls WHERE run = %s AND state = 'INTENT_RECORDED'", run))
+    bench.succeed(run, undo[0])
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    assert [found.call for found in flagged(bench, run)] == [second]
+
+
+@pytest.mark.parametrize("tool", ["wallet.debit", "mail.send", "wallet.note"])
+def test_an_effect_is_left_as_it_is_by_a_persons_word_and_its_reason(bench: Bench, tool: str) -> None:
+    if tool == "wallet.debit":
+        run, call, _ = left(bench)
+    else:
+        run, (call,) = effects(bench, tool)
+        bench.one(bench.claim_stopped(run))
+    assert [found.call for found in flagged(bench, run)] == [call]
+    before = bench.call(call)
+    assert bench.repair(call, c.LEAVE) == c.Done("SUCCEEDED")
+    assert (flagged(bench, run), bench.status(run)) == ([], "STOPPED")
+    after, decided = bench.call(call), bench.events(run)[-1]
+    assert (after.state, after.receipt, after.proof) == (before.state, before.receipt, before.proof)
+    assert (decided.type, decided.data["offset"], decided.data["reason"]) == (
+        "RepairDecided",
+        "left",
+        "looked",
+    )
+    assert decided.principal == "ann"
+
+
+def test_a_person_may_think_again(bench: Bench) -> None:
+    run, call, _ = left(bench)
+    bench.repair(call, c.LEAVE)
+    assert bench.repair(call, c.OFFSET) == c.Done("SUCCEEDED")
+    _, undo = bench.offset(run)
+    bench.succeed(run, undo)
+    bench.one(bench.claim_stopped(run))
+    assert bench.repair(call, c.LEAVE) == c.Denied("its effect is compensated already")
+
+
+def test_what_is_left_stays_left_when_its_run_is_opened_for_another(bench: Bench) -> None:
+    run, (first, second) = effects(bench, "wallet.debit", "wallet.debit")
+    for _ in range(2):
+        _, undo = bench.offset(run)
+        send, term = bench.dispatch(run, undo)
+        bench.record(send, term, REFUSED)
+    bench.one(bench.claim_stopped(run))
+    bench.repair(first, c.OFFSET)
+    bench.cancel(run)  # nothing new happens by that
+    bench.offset(run)
+    assert bench.repair(second, c.LEAVE) == c.Denied(
+        "the run is COMPENSATING; only a run that stopped to offset its effects takes this up again"
+    )
+
+
+def test_nobody_leaves_what_is_no_effect_of_a_stopped_run(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    assert isinstance(bench.repair(call, c.LEAVE), c.Denied)
+    bench.succeed(run, call)
+    assert isinstance(bench.repair(call, c.LEAVE), c.Denied)
+    _, _, undo = left(bench)
+    assert isinstance(bench.repair(undo, c.LEAVE), c.Denied)
+
+
+@pytest.mark.parametrize("decision", [c.OFFSET, c.LEAVE])
+def test_a_word_on_what_somebody_saw_is_refused_once_it_has_changed(bench: Bench, decision: str) -> None:
+    run, call, _ = left(bench)
+    (found,) = flagged(bench, run)
+    bench.repair(call, c.LEAVE)
+    said: Fields = {"call": call, "decision": decision, "by": "bob", "reason": "x", "seen": found.version}
+    (answer,) = bench.operator.apply([c.DecideRepair(**bench.base(run), **said)])
+    assert answer == c.Denied("the call has changed since you looked at it; look again, then decide")
+
+
+def test_of_two_people_who_ask_at_once_one_is_heard(bench: Bench) -> None:
+    run, call, _ = left(bench)
+    said: Fields = {"call": call, "decision": c.OFFSET, "by": "ann", "reason": "x"}
+    asked = [c.DecideRepair(**bench.base(run), **said) for _ in range(2)]
+    with ThreadPoolExecutor(2) as people:
+        answers = list(people.map(lambda one: bench.operator.apply([one])[0], asked))
+    assert {type(answer) for answer in answers} == {c.Done, c.Denied}
+    claims = [bench.claim_stopped(run) for _ in range(2)]
+    with ThreadPoolExecutor(2) as compensators:
+        orders = list(compensators.map(bench.one, claims))
+    assert sum(isinstance(order, c.Offset) for order in orders) == 1, orders
+
+
+def test_two_sessions_cannot_offset_one_effect(bench: Bench) -> None:
+    """The unique index decides: the second waits for the first, and is refused."""
+    run = bench.start()
+    step = "wallet.refund"
+    calls = bench.plan(run, *((step, {"order": bench.order()}) for _ in range(2)))
+    update = "UPDATE fencepost.calls SET compensates = 'one effect' WHERE id = %s"
+    with (
+        psycopg.connect(bench.database.owner) as one,
+        psycopg.connect(bench.database.owner) as two,
+        ThreadPoolExecutor(1) as second,
+    ):
+        for session in (one, two):
+            session.execute("SET session_replication_role = replica")
+        one.execute(update, [calls[0]])
+        waiting = second.submit(two.execute, update, [calls[1]])
+        one.commit()
+        with pytest.raises(psycopg.errors.UniqueViolation, match="calls_one_compensation"):
+            waiting.result(10)
+        one.execute("UPDATE fencepost.calls SET compensates = NULL WHERE id = %s", [calls[0]])
+        one.commit()
+
+
+# -- what Postgres refuses -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("column", ["offset_asked", "offset_left"])
+def test_a_persons_word_is_written_by_an_operator_with_its_event_alone(bench: Bench, column: str) -> None:
+    run = bench.start()
+    call, other = bench.plan(run, *(("wallet.debit", {"order": bench.order()}) for _ in range(2)))
+    with attack(bench) as opened:
+        target = CallTarget((run, call, other, bench.call(call).version), opened)
+        target.put("SUCCEEDED", version=bench.call(call).version)
+
+        def word(
+            via: str = "repair",
+            kind: str = "RepairDecided",
+            role: str | None = OPERATOR,
+            columns: dict[str, Any] | None = None,
+        ) -> str | None:
+            seq, _ = target.event(via, kind, body={"to": "SUCCEEDED"})
+            return target.update(via, {"version": seq, column: seq} | (columns or {}), role)
+
+        assert word() is None
+        assert word(role=WORKER) == "FP002"
+        assert word(kind="RepairRequested") == "FP001"
+        assert word(columns={column: 1}) == "FP001", "another event's number"
+        assert word(columns={column: None}) == "FP001", "nothing said"
+        assert word(columns={"receipt": "r-2"}) == "FP001", "and nothing else changes"
+        for via in ("claim", "term", "evidence", "cancel"):
+            assert word(via, role=OWNER) in {"FP001", "FP002"}
+        target.put("NEEDS_REPAIR", version=bench.call(call).version)
+        assert word(columns={"state": "UNKNOWN"}) == "FP001"
