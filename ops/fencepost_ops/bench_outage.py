@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -62,7 +62,8 @@ class Outage:
     """What an outage cost. Seconds; `beside` are the runs of the other service, from enqueueing to their end.
 
     `first_s` and `all_s` are from the moment the service answered again to its first success and to its last.
-    `deferrals` are events written by calls that waited, `most_deferrals` those of one call.
+    `requests` and `effects` are by the service's own books. `deferrals` are events written by calls that
+    waited, `most_deferrals` those of one call.
     """
 
     runs: int
@@ -71,6 +72,8 @@ class Outage:
     calls: int
     attempts: int
     succeeded: int
+    requests: int
+    effects: int
     first_s: float
     all_s: float
     deferrals: int
@@ -93,6 +96,8 @@ class Outage:
         found = []
         if self.succeeded != self.runs:
             found.append(f"{self.runs - self.succeeded} of {self.runs} calls did not succeed")
+        if (self.requests, self.effects) != (self.attempts, self.succeeded):
+            found.append(f"the service counts {self.requests} requests and {self.effects} effects")
         if self.amplification > MOST_AMPLIFICATION:
             found.append(f"{self.attempts} attempts for {self.calls} calls: {self.amplification:.3f}")
         if self.beside_left:
@@ -100,7 +105,7 @@ class Outage:
         slowest = max(SLOWEST_BESIDE_S, 3 * self.beside_before_p99_s)
         if self.beside_p99_s > slowest:
             found.append(
-                f"the other service's runs took {self.beside_p99_s:.1f} s, of which {slowest:.1f} s are due"
+                f"the other service took {self.beside_p99_s:.1f} s for a run; at most {slowest:.1f} s are due"
             )
         return found
 
@@ -165,10 +170,16 @@ def measure(
     retry_after_s: int,
     concurrency: int | None,
     recover_s: float,
+    *,
+    env: Mapping[str, str] | None = None,
     out: TextIO | None = None,
+    meanwhile: Callable[[Fleet], object] = lambda _: None,
 ) -> Outage:
-    """Start a fleet, let the service throttle, enqueue, wait, let it answer again, and see all runs end."""
-    env = {"OUTAGE_CONCURRENCY": str(concurrency)} if concurrency is not None else {}
+    """Start a fleet, let the service throttle, enqueue, wait, let it answer again, and see all runs end.
+
+    `meanwhile` is called once, when half of the outage is over.
+    """
+    env = {**(env or {}), **({"OUTAGE_CONCURRENCY": str(concurrency)} if concurrency is not None else {})}
     with ExitStack() as stack:
         options = FleetOptions(app=APP, scale={"dispatcher": 2}, env=env, fsync=False, out=out)
         fleet = stack.enter_context(Fleet(options))
@@ -182,7 +193,9 @@ def measure(
         sandbox.fault("throttle_429", service="wallet", retry_after_s=retry_after_s)
         with bench.others() as sent:
             bench.enqueue("hit", 1, runs, "debit")
-            time.sleep(outage_s)
+            time.sleep(outage_s / 2)
+            meanwhile(fleet)
+            time.sleep(outage_s / 2)
             sandbox.clear_faults()
             over = bench.now()
             bench.await_ended("hit", runs, recover_s)
@@ -193,6 +206,8 @@ def measure(
 def _found(
     bench: _Bench, runs: int, outage_s: float, retry_after_s: int, over: datetime, left: int
 ) -> Outage:
+    assert bench.fleet.sandbox is not None
+    book = bench.fleet.sandbox.book
     calls, attempts, succeeded = bench.row(_CALLS)
     most, deferrals = bench.row(_WRITTEN)
     first, last = bench.row(_SUCCESSES)
@@ -204,6 +219,8 @@ def _found(
         calls=calls,
         attempts=int(attempts),
         succeeded=succeeded,
+        requests=sum(one.service == "wallet" for one in book.requests()),
+        effects=sum(one.service == "wallet" for one in book.effects()),
         first_s=(first - over).total_seconds() if first else float("inf"),
         all_s=(last - over).total_seconds() if last else float("inf"),
         deferrals=int(deferrals),

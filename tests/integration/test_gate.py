@@ -1,5 +1,7 @@
 """A dependency that is closed, failing or full: what the claim does about it, for the whole fleet."""
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 from fencepost import commands as c
 from fencepost.breaker import Health, State
 from fencepost.ledger import rows
+from fencepost.ledger.apply import Ledger
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from tests.integration.ledger_app import SECOND
@@ -238,6 +241,45 @@ def test_concurrency_holds_for_the_fleet_and_who_finds_no_room_writes_nothing(be
     assert len(bench.events(due[2][0])) == before
     bench.record(*first, DONE)
     bench.dispatch(*due[2])
+
+
+def claimed_at_once(bench: Bench, tool: str, count: int) -> list[Any]:
+    """What so many processes are answered that claim a call each, at one moment."""
+    due = [waiting(bench, tool) for _ in range(count)]
+    bench.ahead(7.1)
+    claims = [bench.claim_call(*one) for one in due]
+    ledgers = [bench.ledger_as("worker") for _ in due]
+    together = threading.Barrier(count)
+
+    def claim(ledger: Ledger, command: c.ClaimCall) -> Any:
+        together.wait()
+        return ledger.apply([command])[0]
+
+    with ThreadPoolExecutor(count) as executor:
+        return list(executor.map(claim, ledgers, claims))
+
+
+def test_of_many_processes_one_tries_a_closed_dependency(bench: Bench) -> None:
+    close(bench)
+    answers = claimed_at_once(bench, "wallet.debit", 8)
+    assert sum(isinstance(one, c.Send) for one in answers) == 1
+    assert sum(one == c.Done("INTENT_RECORDED") for one in answers) == 7
+
+
+def test_many_processes_together_keep_to_a_limit(bench: Bench) -> None:
+    answers = claimed_at_once(bench, "narrow.pay", 8)
+    assert sum(isinstance(one, c.Send) for one in answers) == 2
+    assert sum(isinstance(one, c.Full) for one in answers) == 6
+
+
+def test_failures_counted_by_many_processes_at_once_all_count(bench: Bench) -> None:
+    due = [waiting(bench, "slow.pay") for _ in range(8)]
+    taken = [bench.dispatch(*one) for one in due]
+    ledgers = [bench.ledger_as("worker") for _ in due]
+    lost = [bench.outcome(send, term, LOST) for send, term in taken]
+    with ThreadPoolExecutor(8) as executor:
+        list(executor.map(lambda ledger, command: ledger.apply([command]), ledgers, lost))
+    assert known(bench, "slow/default").failures == 8
 
 
 def test_concurrency_is_counted_within_one_batch(bench: Bench) -> None:
