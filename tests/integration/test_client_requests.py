@@ -82,7 +82,13 @@ def _publish(url: str) -> None:
         relay.close()
 
 
-ASKED = {_lease: "EVALSHA", _command: "INCRBY", _ring: "EVALSHA", _await_a_ring: "BLPOP", _publish: "LPUSH"}
+ASKED: dict[Callable[[str], None], str] = {
+    _lease: "EVALSHA",
+    _command: "INCRBY",
+    _ring: "EVALSHA",
+    _await_a_ring: "BLPOP",
+    _publish: "LPUSH",
+}
 SLOW = (_lease, _await_a_ring)
 """Waits of seconds, by the same clients as the others."""
 

@@ -258,6 +258,16 @@ def test_what_a_function_makes_when_called_is_said_to_be_unseen(written: Callabl
     assert resends.OFF["redis"] in unseen.do
 
 
+def test_what_a_function_imports_for_itself_is_said_to_be_unseen(written: Callable[[str], str]) -> None:
+    source = "from fencepost import App, Turn\napp = App('lazy')\n@app.planner('p')\ndef plan(context):\n"
+    source += (
+        "    def inner():\n        from openai import OpenAI\n        return OpenAI()\n    return Turn()\n"
+    )
+    (unseen,) = judged(written(source))
+    assert "openai is used" in unseen.says
+    assert "openai.OpenAI(max_retries=0)" in unseen.do
+
+
 def test_an_application_without_clients_is_told_so(written: Callable[[str], str]) -> None:
     (only,) = judged(written("from fencepost import App\napp = App('empty')\n"))
     assert only.level is Level.OK

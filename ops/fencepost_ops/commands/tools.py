@@ -81,6 +81,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "settle": tool.contract.settle,
         "lookup": None if lookup is None else ("strong" if lookup.strong else "eventual"),
         "lookup_horizon": lookup.horizon if lookup is not None else None,
+        "key": None if tool.key is None else tool.key.to_json(),
         "attempts": tool.dependency.attempts,
         "required": tool.required,
         "compensable": tool.compensable,

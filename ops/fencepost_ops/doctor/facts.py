@@ -46,6 +46,30 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Dependency:
+    """A dependency that is not used as usual: closed, or being tried. `age_s`: since when, `left_s`: how long
+    it stays closed at least; `waiting`: calls that wait for their turn.
+    """
+
+    scope: str
+    state: str
+    reason: str
+    age_s: float
+    left_s: float
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retries:
+    """What is to be seen of the one retry owner (R4): dependencies left alone, and attempts of the last day
+    in which a request went out more than once.
+    """
+
+    dependencies: tuple[Dependency, ...] = ()
+    hidden: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class PostgresFacts:
     """A Postgres that answers. `clock_ahead_s` is its clock before this machine's, good to half the latency;
     `oldest_transaction_s` is None where none is open; `sessions` counts by application name.
@@ -64,6 +88,7 @@ class PostgresFacts:
     revision: str | Unread | None
     movable_clock: bool | Unread
     fleet: Overview | Unread
+    retries: Retries | Unread = Retries()
 
 
 @dataclass(frozen=True, slots=True)

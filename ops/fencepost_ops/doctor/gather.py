@@ -22,7 +22,16 @@ from fencepost.ledger.connect import translate
 from fencepost.ledger.roles import GROUPS
 from fencepost.settings import address, redact
 from fencepost.states import Queue
-from fencepost_ops.doctor.facts import Login, PostgresFacts, RedisFacts, Standbys, Table, Versions
+from fencepost_ops.doctor.facts import (
+    Dependency,
+    Login,
+    PostgresFacts,
+    RedisFacts,
+    Retries,
+    Standbys,
+    Table,
+    Versions,
+)
 from fencepost_ops.doctor.findings import Unread
 
 T = TypeVar("T")
@@ -76,6 +85,18 @@ _UNKNOWN: Final = """
 SELECT count(*) FROM unnest(%s::uuid[]) AS s (id)
 WHERE NOT EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.id = s.id)
   AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = s.id)
+"""
+
+_DEPENDENCIES: Final = """
+SELECT d.scope, d.state, coalesce(d.reason, ''), coalesce(extract(epoch FROM now - d.opened_at), 0)::float8,
+       greatest(0, coalesce(extract(epoch FROM d.closed_until - now), 0))::float8,
+       (SELECT count(*) FROM fencepost.calls c
+        WHERE c.live AND c.scope = d.scope AND c.state IN ('INTENT_RECORDED', 'UNKNOWN'))
+FROM fencepost.dependencies d, fencepost.now() AS now WHERE d.state <> 'closed' ORDER BY 1
+"""
+_HIDDEN: Final = """
+SELECT count(*) FROM fencepost.events
+WHERE type = 'HiddenRetrySeen' AND recorded_at > fencepost.now() - interval '1 day'
 """
 
 Session = psycopg.Connection[Any]
@@ -138,7 +159,13 @@ def postgres(session: Session) -> PostgresFacts:
             session, lambda: bool(_row(session, "SELECT to_regclass('fencepost.clock') IS NOT NULL")[0])
         ),
         fleet=_asked(session, lambda: tail.overview(session, ended=False)),
+        retries=_asked(session, lambda: _retries(session)),
     )
+
+
+def _retries(session: Session) -> Retries:
+    found = tuple(Dependency(*row) for row in _rows(session, _DEPENDENCIES))
+    return Retries(found, int(_row(session, _HIDDEN)[0]))
 
 
 def _with_tuple(login: Login) -> Login:

@@ -7,11 +7,12 @@ number. What a function makes when it is called cannot be seen, and is said to b
 
 from __future__ import annotations
 
+import dis
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
+from types import CodeType, FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Final
 
 from fencepost.app import App
@@ -37,7 +38,7 @@ def judge_retries(app: App, module: str) -> list[Finding]:
     walk = Walk([*roots, *_globals(modules)], modules)  # what is both is named by its part
     found = list(walk.clients())
     seen = {looked.client.partition(".")[0] for _, looked in found}
-    mentioned = _mentioned(modules)
+    mentioned = _mentioned(modules) | _imported_by(walk.functions, modules)
     findings = [finding for where, looked in found for finding in _judged(where, looked)]
     for name in sorted(mentioned | ({"stripe"} & sys.modules.keys())):
         if (looked := look_at_module(name)) is not None:
@@ -115,6 +116,20 @@ def _mentioned(modules: Mapping[str, ModuleType]) -> set[str]:
         if isinstance(value, ModuleType | type | FunctionType) and isinstance(name, str):
             found.add(name.partition(".")[0])
     return found & OFF.keys()
+
+
+def _imported_by(functions: Iterable[Named], modules: Mapping[str, ModuleType]) -> set[str]:
+    """The packages with known clients that the modules' functions import for themselves when called."""
+    theirs = [f for _, f in functions if isinstance(f, FunctionType) and f.__module__ in modules]
+    return {name for function in theirs for name in _imports(function.__code__)} & OFF.keys()
+
+
+def _imports(code: CodeType) -> Iterator[str]:
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            yield str(instruction.argval).partition(".")[0]
+        elif isinstance(instruction.argval, CodeType):
+            yield from _imports(instruction.argval)
 
 
 class Walk:

@@ -12,6 +12,8 @@ from enum import StrEnum
 from typing import Any, Literal
 
 ZERO = timedelta(0)
+WHILE_IT_EXISTS = timedelta(days=36_500)
+"""The window of a name: it is taken as long as what bears it exists, and deleting that ends it at once."""
 
 
 class Effect(StrEnum):
@@ -286,6 +288,8 @@ def residual_risk(effect: Effect, contract: Contract) -> str:
             return "None for effects; an answer may be stale."
         case ToolClass.DEDUPES:
             window = repeat.window if isinstance(repeat, Dedupes) else ZERO
+            if window >= WHILE_IT_EXISTS:
+                return "A name is taken while what bears it exists; once deleted, a repeat makes another."
             if contract.repeats_by_key or contract.absence_provable:
                 known = f"Equal keys are recognised for {_said(window)} after the first send"
                 return f"{known}; then it takes a person."

@@ -6,6 +6,8 @@ protects nothing, a lag nobody states makes an absence prove nothing. Use it in 
 
     @stripe.http(..., contract=catalogue.STRIPE_V1.contract, key=catalogue.STRIPE_V1.key)
 
+A Python tool, which sends its requests itself, sends `catalogue.STRIPE_V1.key.spell(attempt.operation_key)`.
+
 What you know better, from an agreement of your own or from your provider's newest page, is laid over it with
 `dataclasses.replace`. A provider may change its word on any day: `checked_on` is what an entry is worth.
 """
@@ -15,13 +17,9 @@ from datetime import date, timedelta
 from types import MappingProxyType
 from typing import Final
 
-from fencepost.contracts import Contract, Dedupes, FirstFailure, Lookup, Mismatch, Never
+from fencepost.contracts import WHILE_IT_EXISTS, Contract, Dedupes, FirstFailure, Lookup, Mismatch, Never
 from fencepost.contracts.carriers import PATH_MARK, KeyCarrier, Place
 from fencepost.contracts.entries import BUSY, FAILED, LAG, OTHER, REFUSALS, SETTLE, WINDOW, Entry
-
-WHILE_IT_EXISTS: Final = timedelta(days=36_500)
-"""The window of a name: it is taken as long as what bears it exists, and deleting that ends it at once."""
-
 
 _CHECKED: Final = date(2026, 11, 29)
 _BY_REFERENCE: Final = Lookup(by="reference")  # no lag is stated: only what is found counts
