@@ -259,10 +259,16 @@ def test_what_a_function_makes_when_called_is_said_to_be_unseen(written: Callabl
 
 
 def test_what_a_function_imports_for_itself_is_said_to_be_unseen(written: Callable[[str], str]) -> None:
-    source = "from fencepost import App, Turn\napp = App('lazy')\n@app.planner('p')\ndef plan(context):\n"
-    source += (
-        "    def inner():\n        from openai import OpenAI\n        return OpenAI()\n    return Turn()\n"
-    )
+    source = """
+from fencepost import App, Turn
+app = App("lazy")
+@app.planner("p")
+def plan(context):
+    def inner():
+        from openai import OpenAI
+        return OpenAI()
+    return Turn()
+"""
     (unseen,) = judged(written(source))
     assert "openai is used" in unseen.says
     assert "openai.OpenAI(max_retries=0)" in unseen.do
