@@ -2,6 +2,8 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -9,6 +11,7 @@ import psycopg
 import pytest
 import redis
 
+from fencepost.outcomes import Refused
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
@@ -146,3 +149,19 @@ def test_a_ledger_that_is_not_there_is_found(shell: Shell) -> None:
     told = shell.json("doctor", "--dsn", bare, exit_code=1)
     found(told, "problem", "there is no ledger: run `fencepost migrate` first")
     assert next(f for f in told["findings"] if f["area"] == "fleet")["level"] == "note"
+
+
+def test_a_closed_dependency_and_a_hidden_retry_are_found(bench: Bench, shell: Shell) -> None:
+    told = shell.json("doctor", exit_code=1)
+    found(told, "ok", "none is closed")
+    found(told, "ok", "no attempt of the last day sent a request more than once")
+    run = bench.enqueue("o-1")
+    call = bench.debit(run, "o-1")
+    send, term = bench.dispatch(run, call)
+    closes = Refused("http_429", "not now", retryable=True, retry_after=timedelta(seconds=30))
+    bench.one(replace(bench.outcome(send, term, closes), requests=2))
+    told = shell.json("doctor", exit_code=1)
+    found(told, "warning", "wallet/default is left alone for")
+    found(told, "warning", "(http_429, Retry-After 30 s); 1 call may wait for it")
+    found(told, "problem", "1 attempt of the last day sent a request more than once")
+    assert "2 requests in one attempt: something sends again" in shell.ok("show", str(run))

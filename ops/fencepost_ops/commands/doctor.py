@@ -23,6 +23,7 @@ from fencepost_ops.commands.session import (
     redis_option,
 )
 from fencepost_ops.doctor import gather
+from fencepost_ops.doctor.dependencies import judge_dependencies
 from fencepost_ops.doctor.facts import PostgresFacts, RedisFacts
 from fencepost_ops.doctor.findings import Finding, Level, Unread
 from fencepost_ops.doctor.fleet import judge_fleet
@@ -123,6 +124,7 @@ def _judged(
         yield from judge_redis(redis)
     if postgres is None:
         return
+    yield from judge_dependencies(postgres.retries)
     if isinstance(postgres.fleet, Unread):
         yield Finding("fleet", Level.NOTE, f"not checked ({postgres.fleet.why})", "use a reader's login")
         return

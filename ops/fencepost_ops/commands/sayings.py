@@ -112,4 +112,5 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_ATTEMPT_FAILED: _failed,
     E.TOOL_LOOKUP_RECORDED: _looked_up,
     E.EVIDENCE_FILED: _filed,
+    E.HIDDEN_RETRY_SEEN: lambda _, data: f"{data['requests']} requests in one attempt: something sends again",
 }

@@ -24,8 +24,8 @@ def judge_dependencies(found: Retries | Unread) -> Iterator[Finding]:
     if found.hidden:
         attempts = "attempt" if found.hidden == 1 else "attempts"
         yield _AREA.problem(
-            f"{found.hidden} {attempts} of the last day sent a request more than once: something retries behind "
-            "our back, and may double an effect",
+            f"{found.hidden} {attempts} of the last day sent a request more than once: something retries "
+            "behind our back, and may double an effect",
             "see which tools: fencepost stats; which clients: fencepost doctor --retries",
         )
     else:

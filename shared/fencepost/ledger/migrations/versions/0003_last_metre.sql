@@ -30,6 +30,7 @@ CREATE TABLE fencepost.dependencies (
 ) WITH (fillfactor = 50);
 GRANT SELECT ON fencepost.dependencies TO fencepost_worker, fencepost_operator, fencepost_reader;
 GRANT INSERT, UPDATE ON fencepost.dependencies TO fencepost_worker, fencepost_operator;
+CREATE INDEX events_hidden_retries ON fencepost.events (recorded_at) WHERE type = 'HiddenRetrySeen';
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
