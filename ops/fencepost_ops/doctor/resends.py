@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 
@@ -66,13 +66,12 @@ def look(value: object) -> Looked | None:
 
 
 def look_at_module(name: str) -> Looked | None:
-    """What the functions of a package itself do, for one that is imported."""
+    """What the functions of an imported package do by themselves; None where only its clients do anything."""
     module = sys.modules.get(name)
-    retries = getattr(module, "max_network_retries", None) if name == "stripe" else None
-    if name == "stripe" and module is not None:
-        return Looked("stripe, its module", tuple(_counted("stripe", retries, "409, 5xx, lost connections")))
-    default = getattr(module, "DEFAULT_SESSION", None) if name == "boto3" else None
-    return None if default is None else look(default)
+    if name != "stripe" or module is None:
+        return None
+    retries = getattr(module, "max_network_retries", None)
+    return Looked("stripe, its module", tuple(_counted("stripe", retries, "409, 5xx, lost connections")))
 
 
 def wraps_in_retries(function: object) -> str | None:
@@ -109,7 +108,10 @@ def _stainless(client: object) -> Iterator[Resend]:
     package = _root(client)
     for resend in _counted(package, _get(client, "max_retries"), when):
         yield Resend(resend.says, f"{package}.{type(client).__qualname__}(max_retries=0)")
-    yield from _httpx(_get(client, "_client"))
+    kind = "Async" if type(client).__qualname__.startswith("Async") else ""
+    for resend in _httpx(_get(client, "_client")):
+        client_off = f"http_client={package}.Default{kind}HttpxClient(follow_redirects=False)"
+        yield replace(resend, off=client_off) if "redirects" in resend.says else resend
 
 
 def _stripe(client: object) -> Iterator[Resend]:
@@ -134,7 +136,8 @@ def _resource(resource: object) -> Iterator[Resend]:
 
 
 def _session(_session: object) -> Iterator[Resend]:
-    yield Resend("makes clients that send one call up to 3 times where they are not told", OFF["boto3"])
+    says = "makes clients that send one call up to 3 times where they are not told"
+    yield Resend(says, OFF["boto3"], False)
 
 
 def _retry_total(retry: object) -> int:

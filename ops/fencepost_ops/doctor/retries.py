@@ -27,6 +27,7 @@ _AREA: Final = Area("retries")
 _OURS: Final = frozenset({"fencepost", "fencepost_workers", "fencepost_relay"})
 _PARTS: Final = ("request", "parse", "lookup", "lookup_parse", "compensate", "check", "function", "intent")
 _PLAIN: Final = (str, bytes, int, float, complex, bool, type(None), type(...))
+_PACKAGE: Final = {"botocore": "boto3"}  # whose clients are of another package
 
 Named = tuple[str, object]
 
@@ -37,12 +38,14 @@ def judge_retries(app: App, module: str) -> list[Finding]:
     modules = _modules(roots, module)
     walk = Walk([*roots, *_globals(modules)], modules)  # what is both is named by its part
     found = list(walk.clients())
-    seen = {looked.client.partition(".")[0] for _, looked in found}
-    mentioned = _mentioned(modules) | _imported_by(walk.functions, modules)
+    seen = {_PACKAGE.get(root := looked.client.partition(".")[0], root) for _, looked in found}
+    named = _mentioned(modules) | _imported_by(walk.functions, modules)
+    mentioned = {_PACKAGE.get(name, name) for name in named}
     findings = [finding for where, looked in found for finding in _judged(where, looked)]
     for name in sorted(mentioned | ({"stripe"} & sys.modules.keys())):
         if (looked := look_at_module(name)) is not None:
             findings += _judged("imported", looked)
+            seen.add(name)
     findings += list(_wrapped(walk.functions))
     findings += list(_unseen(mentioned - seen))
     if walk.cut:
