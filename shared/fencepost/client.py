@@ -81,6 +81,8 @@ class Client:
         settings.need("dsn")
         self._dsn = settings.dsn
         self._bell = _doorbell(settings.redis_url)
+        wait = timedelta(seconds=settings.repair_confirm_s)
+        self._confirm_within = wait if settings.repair_by_two else None
         self._pool = Pool(self._dsn, "fencepost client", pool_size)
 
     def enqueue(
@@ -178,10 +180,15 @@ class Client:
         """Settle a call that waits for a person; the state it is in then.
 
         `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
-        ACCEPTED_UNKNOWN; of an effect that a stopped run did not offset, OFFSET (its compensation is made
-        once more, under its own key) or LEAVE (it stays, and is not told as unresolved any more). `seen` is
-        the call's version it was made on, and refuses it if the call has changed since. FencepostError,
-        saying why, if that cannot be decided now, filed evidence against it included; an operator's login.
+        ACCEPTED_UNKNOWN; COMPENSATE is SUCCEEDED, and has the effect offset even if its run goes on (it is
+        stopped) or was to leave its effects; of an effect that a stopped run did not offset, OFFSET (its
+        compensation is made once more, under its own key) or LEAVE (it stays, and is not told as unresolved
+        any more). `seen` is the call's version it was made on, and refuses it if the call has changed since.
+        FencepostError, saying why, if that cannot be decided now, filed evidence against it included; an
+        operator's login.
+
+        Under FENCEPOST_REPAIR_BY_TWO the call stays NEEDS_REPAIR: the decision is asked for, and CONFIRM by
+        another person under another login decides it.
         """
         from fencepost.office import Repair, decided
 
@@ -228,7 +235,7 @@ class Client:
     def _office(self) -> Office:
         from fencepost.office import Office  # a producer need not load what decides
 
-        return Office(self._pool, self._dsn, self._ring)
+        return Office(self._pool, self._dsn, self._ring, confirm_within=self._confirm_within)
 
     def _ring(self) -> None:
         if self._bell is not None:

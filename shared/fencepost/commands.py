@@ -169,6 +169,8 @@ class RequestCancel(Command):
 
 OFFSET: Final = "OFFSET"
 LEAVE: Final = "LEAVE"
+COMPENSATE: Final = "COMPENSATE"
+CONFIRM: Final = "CONFIRM"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +180,11 @@ class DecideRepair(Command):
     `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused
     before the call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be
     known). Two are for an effect that a stopped run was to offset and did not: OFFSET has its compensation
-    planned once more, where its key is free for that; LEAVE accepts that it stays.
+    planned once more, where its key is free for that; LEAVE accepts that it stays. COMPENSATE is SUCCEEDED,
+    and the effect is to be offset whatever the run was to do when it stops; it stops a run that goes on.
+
+    With `confirm_within` the decision on a call that needs repair is only asked for: CONFIRM decides it, by
+    another person (`by`) under another login of Postgres (`login`), within that time, on the same version.
     """
 
     call: UUID
@@ -187,6 +193,8 @@ class DecideRepair(Command):
     reason: str
     receipt: str | None = None
     seen: int | None = None
+    login: str | None = None
+    confirm_within: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ class EventType(StrEnum):
     TOOL_EFFECT_RECONCILED = "ToolEffectReconciled"
     REPAIR_REQUESTED = "RepairRequested"
     REPAIR_DECIDED = "RepairDecided"
+    REPAIR_PROPOSED = "RepairProposed"
     EVIDENCE_FILED = "EvidenceFiled"
     HIDDEN_RETRY_SEEN = "HiddenRetrySeen"
     CALL_CANCELLED = "CallCancelled"

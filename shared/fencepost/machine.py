@@ -300,7 +300,7 @@ def _looked_up(call: Call, fact: _Fact) -> Changes:
 def _settled(_call: Call, fact: _Fact) -> Changes:
     """ToolEffectReconciled and a person's RepairDecided: the proof that clears doubt, or asking again."""
     to = CallState(fact["to"])
-    changes: Changes = {"state": to, "owner": None, "fence": fact["fence"]}
+    changes: Changes = {"state": to, "owner": None, "fence": fact["fence"], "proposed": None}
     if to == C.UNKNOWN:
         again = {
             "ready_at": fact.at,
@@ -311,6 +311,8 @@ def _settled(_call: Call, fact: _Fact) -> Changes:
         return changes | again
     if to == C.SUCCEEDED:
         changes |= fact.kept("receipt", "result", "preview")
+        if fact.data.get("compensate"):
+            changes |= {"offset_asked": fact.event.seq}
     return changes | {"doubt": False, "proof": fact.event.id}
 
 
@@ -320,6 +322,10 @@ def _decided(call: Call, fact: _Fact) -> Changes:
         return _settled(call, fact)
     column = "offset_asked" if word == "again" else "offset_left"
     return {column: fact.event.seq, "fence": fact["fence"], "owner": None}
+
+
+def _proposed_repair(_call: Call, fact: _Fact) -> Changes:
+    return {"proposed": fact.event.body, "fence": fact["fence"], "owner": None}
 
 
 def _repair(_call: Call, fact: _Fact) -> Changes:
@@ -369,6 +375,7 @@ _CALL_RULES: Mapping[EventType, Callable[[Call, _Fact], Changes]] = {
     E.TOOL_EFFECT_RECONCILED: _settled,
     E.REPAIR_REQUESTED: _repair,
     E.REPAIR_DECIDED: _decided,
+    E.REPAIR_PROPOSED: _proposed_repair,
     E.EVIDENCE_FILED: _evidence,
     E.HIDDEN_RETRY_SEEN: _call_noted,
     E.CALL_CANCELLED: _cancelled,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import islice
 from typing import Final
 from uuid import UUID
@@ -17,7 +18,7 @@ from fencepost.clock import uuid7
 from fencepost.decide.fold import Known
 from fencepost.errors import FencepostError, NotFound, UsageError
 from fencepost.ledger.apply import Ledger
-from fencepost.ledger.connect import Pool
+from fencepost.ledger.connect import Connection, Pool
 from fencepost.ledger.explain import explained
 
 BATCH: Final = 100
@@ -30,6 +31,8 @@ DECISIONS: Final = (
     "ACCEPTED_UNKNOWN",
     commands.OFFSET,
     commands.LEAVE,
+    commands.COMPENSATE,
+    commands.CONFIRM,
 )
 
 _CALLS: Final = "SELECT id, tenant, run, state FROM fencepost.calls WHERE id = ANY(%s)"
@@ -61,10 +64,16 @@ class Repaired:
 
 
 class Office:
-    """Decides with an operator's login; it need not know tools, planners or policies."""
+    """Decides with an operator's login; it need not know tools, planners or policies.
 
-    def __init__(self, pool: Pool, dsn: str, ring: Callable[[], object]) -> None:
+    With `confirm_within` it only asks for decisions on calls that need repair: another login confirms them.
+    """
+
+    def __init__(
+        self, pool: Pool, dsn: str, ring: Callable[[], object], *, confirm_within: timedelta | None = None
+    ) -> None:
         self._pool = pool
+        self._confirm_within = confirm_within
         self._dsn = dsn
         known = Known(
             tool=lambda _name, _version: None,
@@ -72,6 +81,7 @@ class Office:
             authority=AllowList(()),
         )
         self._ledger = Ledger(pool, known, ring=ring)
+        self._login: str | None = None
 
     def apply(self, batch: Sequence[commands.Command]) -> list[commands.Answer]:
         """The ledger's answers, in order; errors of Postgres as errors of ours."""
@@ -104,6 +114,7 @@ class Office:
         wanted = [one.call for one in batch]
         try:
             with self._pool.reading() as connection:
+                self._login = self._login or _login(connection)
                 found = {row[0]: row[1:] for row in connection.execute(_CALLS, [wanted])}
         except psycopg.Error as error:
             raise explained(error, self._dsn) from error
@@ -124,7 +135,14 @@ class Office:
             reason=words("reason", one.reason),
             receipt=one.receipt,
             seen=one.seen,
+            login=self._login,
+            confirm_within=self._confirm_within,
         )
+
+
+def _login(connection: Connection) -> str | None:
+    row = connection.execute("SELECT session_user").fetchone()
+    return str(row[0]) if row is not None else None
 
 
 def _outcome(one: Repair, answer: commands.Answer | None, state: str | None) -> Repaired:

@@ -86,6 +86,12 @@ class Settings(BaseSettings):
     intake_queue: str = Field("intake", min_length=1, description="queue from which the intake takes runs")
     intake_tenant: str = Field("", description="tenant of every run the intake takes in")
     intake_principal: str = Field("", description="principal of every run the intake takes in")
+    repair_by_two: bool = Field(
+        default=False, description="a repair is only asked for; another operator's login has to confirm it"
+    )
+    repair_confirm_s: float = Field(
+        3600, gt=0, le=30 * DAY_S, description="seconds within which such a repair has to be confirmed"
+    )
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")

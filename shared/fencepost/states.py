@@ -138,6 +138,8 @@ CALL_TABLE = _moves(
         "RepairRequested",
     ),
     ("NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN", "RepairDecided"),
+    # Asked for, where a decision takes two.
+    ("NEEDS_REPAIR", "NEEDS_REPAIR", "RepairProposed"),
     # An effect that a stopped run did not offset: a person has that tried once more, or leaves it as it is.
     ("SUCCEEDED", "SUCCEEDED", "RepairDecided"),
 )
@@ -170,7 +172,7 @@ CALL_HOPS: Hops = _hops(
     ("term", "DISPATCHING", "SUCCEEDED FAILED INTENT_RECORDED UNKNOWN NEEDS_REPAIR"),
     ("term", "UNKNOWN", "UNKNOWN SUCCEEDED FAILED NEEDS_REPAIR"),
     ("cancel", "AWAITING_APPROVAL INTENT_RECORDED", "CANCELLED"),
-    ("repair", "NEEDS_REPAIR", "SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
+    ("repair", "NEEDS_REPAIR", "NEEDS_REPAIR SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
     ("repair", "SUCCEEDED", "SUCCEEDED"),
     ("evidence", "INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
 )

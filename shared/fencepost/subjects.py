@@ -68,7 +68,7 @@ class Call:
     worker never answered; `waits`: another call holds the operation or the resource; `reused`: the result is
     another call's; `resource`: the key of what a natural tool sets; `fingerprint`: of the request as it was
     first sent; `offset_asked` and `offset_left`: the number of the event by which a person last had its
-    effect offset once more, or left as it is.
+    effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm.
     """
 
     tenant: str
@@ -112,6 +112,7 @@ class Call:
     fingerprint: str | None = None
     offset_asked: int | None = None
     offset_left: int | None = None
+    proposed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

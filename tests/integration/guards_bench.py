@@ -153,7 +153,7 @@ class CallTarget:
         if kind == EventType.RESULT_REUSED:
             change |= {"reused": True}
         elif via == "repair" and self.column("state") == to:
-            change |= {"offset_left": seq}
+            change |= {"offset_left": seq} if to == "SUCCEEDED" else {"proposed": "{}"}
         elif to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
             change |= {"proof": identity}
         return self.update(via, change | columns, role)
@@ -171,6 +171,8 @@ def honest(via: str, source: str, to: str) -> Proof:
                 return EventType.TOOL_RESULT_RECORDED, {}
             return EventType.TOOL_ATTEMPT_FAILED, {"body": {"final": True, "stored": False}}
         return EventType.TOOL_EFFECT_RECONCILED, {"body": {"to": to}}
+    if via == "repair" and to == "NEEDS_REPAIR":
+        return EventType.REPAIR_PROPOSED, {}
     if source == "DISPATCHING" and to == "INTENT_RECORDED":
         return EventType.TOOL_ATTEMPT_FAILED, {"body": {"final": False}}
     return EventType.TOOL_ATTEMPT_STARTED if to == "DISPATCHING" else EventType.REPAIR_REQUESTED, {}

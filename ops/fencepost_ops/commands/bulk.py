@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import click
 
+from fencepost.commands import CONFIRM
 from fencepost.errors import FencepostError, Unreachable, UsageError
 from fencepost.ledger import listings
 from fencepost.ledger.repairs import Waiting, Where, waiting
@@ -22,7 +23,7 @@ from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import Session
 
 _NAMES: Final = {"tool": "tools", "dependency": "dependencies", "tenant": "tenants", "run": "runs"}
-_IN_BULK: Final = (CallState.FAILED, CallState.UNKNOWN, CallState.ACCEPTED_UNKNOWN)
+_IN_BULK: Final = (CallState.FAILED, CallState.UNKNOWN, CallState.ACCEPTED_UNKNOWN, CONFIRM)
 
 
 def parse_where(given: Sequence[str], tenant: str | None, older_than: timedelta | None) -> Where:
@@ -57,7 +58,8 @@ def repair_where(
     """
     if decision not in _IN_BULK:
         raise UsageError(
-            "of many calls at once can be decided --did-not-happen, --ask-again or --accept-unknown: "
+            "of many calls at once can be decided --did-not-happen, --ask-again, --accept-unknown and "
+            "--confirm: "
             "what happened has a receipt of its own each time"
         )
     with session.connection() as connection:
@@ -75,7 +77,7 @@ def repair_where(
     if problem is not None:
         left = len(found) - len(outcomes)
         raise Unreachable(f"{problem}; {left} calls were not reached: the same command again is safe")
-    return 1 if any(outcome.state != decision for outcome in outcomes) else 0
+    return 1 if any(outcome.state is None for outcome in outcomes) else 0
 
 
 def _decide(

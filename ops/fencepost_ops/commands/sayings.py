@@ -112,5 +112,6 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_ATTEMPT_FAILED: _failed,
     E.TOOL_LOOKUP_RECORDED: _looked_up,
     E.EVIDENCE_FILED: _filed,
+    E.REPAIR_PROPOSED: lambda _, data: f"{data['decision']} asked for by {data['by']}: {data['reason']}",
     E.HIDDEN_RETRY_SEEN: lambda _, data: f"{data['requests']} requests in one attempt: something sends again",
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from fencepost.commands import LEAVE, OFFSET
+from fencepost.commands import COMPENSATE, CONFIRM, LEAVE, OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
@@ -52,6 +52,18 @@ from fencepost_ops.commands.session import (
     "decision",
     flag_value=LEAVE,
     help="Its effect was to be offset and was not: it stays as it is.",
+)
+@click.option(
+    "--compensate",
+    "decision",
+    flag_value=COMPENSATE,
+    help="It happened and is to be offset; give --receipt. A run that goes on is stopped.",
+)
+@click.option(
+    "--confirm",
+    "decision",
+    flag_value=CONFIRM,
+    help="What another person asked for is decided (FENCEPOST_REPAIR_BY_TWO).",
 )
 @click.option("--receipt", metavar="TEXT", help="With --happened: the downstream's own reference.")
 @click.option("--seen", type=int, metavar="N", help="The version you looked at; refuses if it has changed.")
@@ -101,7 +113,8 @@ def repair(
     """
     if decision is None:
         raise click.UsageError(
-            "decide: --happened, --did-not-happen, --ask-again, --accept-unknown, --offset or --leave"
+            "decide: --happened, --compensate, --did-not-happen, --ask-again, --accept-unknown, --offset, "
+            "--leave or --confirm"
         )
     many = bool(where or older_than or state)
     if many == (call is not None):
@@ -129,8 +142,11 @@ def _repair_one(
     *,
     as_json: bool,
 ) -> None:
-    if (decision == CallState.SUCCEEDED) != (receipt is not None):
-        raise click.UsageError("--happened and --receipt go together: the receipt says how it is known")
+    if (decision in {CallState.SUCCEEDED, COMPENSATE}) != (receipt is not None):
+        raise click.UsageError(
+            "--happened and --receipt go together, as do --compensate and --receipt: "
+            "the receipt says how it is known"
+        )
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
     with session.client() as client:
@@ -144,8 +160,15 @@ def _repair_one(
     if decision == LEAVE:
         click.echo(f"the effect of call {found.call} stays as it is")
         return
-    click.echo(f"call {found.call} is {state}")
-    if state != decision:
+    if state == CallState.NEEDS_REPAIR and session.settings().repair_by_two:
+        click.echo(
+            f"{decision} of call {found.call} is asked for; another operator confirms it with "
+            f"fencepost repair {found.call} --confirm --reason TEXT"
+        )
+        return
+    offset = "; its effect is to be offset" if decision == COMPENSATE else ""
+    click.echo(f"call {found.call} is {state}{offset}")
+    if state != (CallState.SUCCEEDED if decision == COMPENSATE else decision) and decision != CONFIRM:
         raise FencepostError(f"call {found.call} is {state}, not {decision}")
 
 

@@ -124,7 +124,10 @@ def following(history: History) -> Iterator[str]:
 
 def how_to_repair(call: UUID) -> str:
     """The command that settles a call which waits for a person."""
-    ways = "--happened --receipt R | --did-not-happen | --ask-again | --accept-unknown"
+    ways = (
+        "--happened --receipt R | --compensate --receipt R | --did-not-happen | --ask-again | "
+        "--accept-unknown"
+    )
     return f"fencepost repair {call} --reason TEXT ({ways})"
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from fencepost.canonical import sanitize
-from fencepost.clock import NEVER, rfc3339
+from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.ledger.unresolved import Sent, Story, Unresolved
 from fencepost.states import CallState
 from fencepost.wire import StoredRequest
@@ -35,6 +36,8 @@ def brief(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
     yield f"  why     {cut(call.error or 'not known')}"
     for filed in call.evidence:
         yield f"  known   {cut(filed)}"
+    if (asked := pending(call, now)) is not None:
+        yield f"  asked   {asked}; another person: fencepost repair {call.call} --confirm --reason TEXT"
     yield f"  next    {following(call, now)}"
 
 
@@ -121,12 +124,24 @@ def ways(call: Unresolved, now: datetime) -> Iterator[str]:
         yield following(call, now)
         return
     base = f"fencepost repair {call.call} --seen {call.version} --reason TEXT"
+    if (asked := pending(call, now)) is not None:
+        yield f"{base} --confirm   ({asked})"
     yield f"{base} --happened --receipt RECEIPT"
+    if call.effect == "reversible" and call.compensates is None:
+        yield f"{base} --compensate --receipt RECEIPT"
     quiet = call.quiet_at if call.quiet_at is not None and call.quiet_at < NEVER else call.in_flight_until
     early = f"   (not before {rfc3339(quiet)})" if quiet is not None and now <= quiet else ""
     yield f"{base} --did-not-happen{early}"
     yield f"{base} --ask-again"
     yield f"{base} --accept-unknown"
+
+
+def pending(call: Unresolved, now: datetime) -> str | None:
+    """What somebody has asked another person to confirm, if that can still be done."""
+    asked = json.loads(call.proposed) if call.proposed is not None else None
+    if asked is None or asked["version"] != call.version or parse_rfc3339(asked["expires_at"]) <= now:
+        return None
+    return f"{asked['decision']}, asked for by {cut(asked['by'])} until {asked['expires_at']}"
 
 
 def _line(call: Unresolved) -> str:

@@ -46,6 +46,28 @@ def effects(view: View) -> list[Call]:
     return sorted(own, key=lambda c: c.settled_seq or 0, reverse=True)
 
 
+def wanted(view: View) -> list[Call]:
+    """Those that are to be offset: all of a run that stops so, of any other what a person has asked for."""
+    every = view.run.on_stop == "compensate"
+    return [c for c in effects(view) if every or c.offset_asked is not None]
+
+
+def cannot_offset(fold: Fold, call: Call) -> str | None:
+    """Why nothing can offset this call's effect, should it have happened; None when something may."""
+    run, held = fold.run, fold.operations.get(call.operation or "")
+    if call.effect != "reversible":
+        return f"its tool is {call.effect.upper()}: nothing can offset it; say that it happened, and no more"
+    if call.compensates is not None:
+        return "it offsets an effect itself, and that is not offset again"
+    if held is not None and held.reused:
+        return "another run has taken its result; an effect that is shared is not offset"
+    if run.status == R.COMPLETED:
+        return "its run has COMPLETED; what such a run has done is not offset"
+    if run.status == R.STOPPING and run.on_stop != "compensate":
+        return "its run is stopping; decide once it has stopped"
+    return None
+
+
 def compensation_of(view: View, forward: Call) -> Call | None:
     """The call of this run that compensates `forward`, whatever became of it; the latest if there are
     several.
@@ -105,7 +127,7 @@ def claim_stopped(fold: Fold, command: ClaimStopped) -> Answer:
 
 def _strange_tool(fold: Fold) -> str | None:
     """A tool whose effect may have to be offset and that only another process knows."""
-    for call in effects(fold.view):
+    for call in wanted(fold.view):
         if fold.known.tool(call.tool, call.tool_version) is None and to_offset(fold.view, call):
             return f"tool {call.tool} version {call.tool_version}"
     return None
@@ -123,7 +145,7 @@ def next_to_offset(fold: Fold) -> Call | None:
     One whose planning has lost as many workers in a row as a subject may is passed over for the one before
     it, and tried again once that is planned.
     """
-    may = [c for c in effects(fold.view) if to_offset(fold.view, c) and not _why_not(fold, c)]
+    may = [c for c in wanted(fold.view) if to_offset(fold.view, c) and not _why_not(fold, c)]
     given_up = fold.takeovers // fold.known.takeover_limit
     return may[given_up] if given_up < len(may) else None
 
@@ -143,7 +165,7 @@ def _why_not(fold: Fold, call: Call) -> str | None:
 
 def _end(fold: Fold) -> None:
     offset, left = [], []
-    for call in effects(fold.view):
+    for call in wanted(fold.view):
         made = compensation_of(fold.view, call)
         if made is not None and made.state == C.SUCCEEDED:
             offset.append(str(call.id))
@@ -210,7 +232,8 @@ def accept(fold: Fold, call: Call) -> str | None:
 
 def _not_left(fold: Fold, call: Call) -> str | None:
     run, held = fold.run, fold.operations.get(call.operation or "")
-    if run.status != R.STOPPED or run.on_stop != "compensate":
+    asked = run.on_stop == "compensate" or call.offset_asked is not None
+    if run.status != R.STOPPED or not asked:
         return f"the run is {run.status}; only a run that stopped to offset its effects takes this up again"
     offset = held is not None and held.status == OperationStatus.COMPENSATED
     return "its effect is compensated already" if offset else None

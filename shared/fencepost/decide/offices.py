@@ -8,6 +8,8 @@ from typing import Any
 from fencepost import deadlines
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import (
+    COMPENSATE,
+    CONFIRM,
     LEAVE,
     OFFSET,
     Answer,
@@ -19,7 +21,8 @@ from fencepost.commands import (
     RequestCancel,
     Sweep,
 )
-from fencepost.decide.compensate import accept, ask_again
+from fencepost.decide import by_two
+from fencepost.decide.compensate import accept, ask_again, cannot_offset
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -55,33 +58,59 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
         return _of_what_was_left(fold, call, command)
     if call.state != C.NEEDS_REPAIR:
         return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
-    if command.decision not in {C.SUCCEEDED, C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
-        return Denied(f"{command.decision} is not among the decisions a person can make")
     if command.seen is not None and command.seen != call.version:
         return Denied(_CHANGED)
-    if (why := _disproved(fold, call, command)) is not None:
+    if command.decision == CONFIRM:
+        return by_two.confirm(fold, call, command, objection, _decide)
+    if (why := objection(fold, call, command)) is not None:
         return Denied(why)
+    if command.confirm_within is not None:
+        return by_two.propose(fold, call, command, command.confirm_within)
+    return _decide(fold, call, command, {})
+
+
+def objection(fold: Fold, call: Call, command: DecideRepair) -> str | None:
+    """Why this cannot be decided of a call that needs repair, as things stand; None when it can."""
+    happened = command.decision in {C.SUCCEEDED, COMPENSATE}
+    if not happened and command.decision not in {C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
+        return f"{command.decision} is not among the decisions a person can make"
+    if (why := _disproved(fold, call, command)) is not None:
+        return why
     quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
     if command.decision == C.FAILED and quiet is not None and fold.now <= quiet:
-        return Denied(f"its last request may still take effect until {rfc3339(quiet)}; decide after that")
-    if command.decision == C.SUCCEEDED and not command.receipt:
-        return Denied("say how it is known that it happened: a receipt is required")
+        return f"its last request may still take effect until {rfc3339(quiet)}; decide after that"
+    if happened and not command.receipt:
+        return "say how it is known that it happened: a receipt is required"
+    return cannot_offset(fold, call) if command.decision == COMPENSATE else None
+
+
+def _decide(fold: Fold, call: Call, command: DecideRepair, more: dict[str, Any]) -> Answer:
     fold.by = command.by
     effects_before = fold.run.effects
     fold.presented[call.id] = Presented("repair")
+    offset = command.decision == COMPENSATE
     body: dict[str, Any] = {
-        "to": command.decision,
+        "to": C.SUCCEEDED if offset else command.decision,
         "reason": command.reason,
         "receipt": command.receipt,
         "result": call.result,
         "preview": call.preview,
         "fence": call.fence + 1,
+        **({"login": command.login} if command.login is not None else {}),
+        **({"compensate": True} if offset else {}),
+        **more,
     }
     if command.decision == C.UNKNOWN:
         body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, ASK_AGAIN_FOR))
     fold.emit(E.REPAIR_DECIDED, body, call=call.id)
-    after_call(fold, call.id)
-    if fold.run.effects > effects_before:
+    if offset and fold.forward:
+        stop(fold, StopReason.OPERATOR, command.reason)
+        fold.present_run_by(call.id)
+    else:
+        after_call(fold, call.id)
+    if offset and fold.run.status == R.STOPPED:
+        _reopen(fold, command.reason)
+    elif fold.run.effects > effects_before:
         _reopen_stopped(fold)
     return Done(fold.call(call.id).state)
 
@@ -109,7 +138,8 @@ def _disproved(fold: Fold, call: Call, command: DecideRepair) -> str | None:
     named = f"receipt {' or '.join(receipts)}" if receipts else "without a receipt"
     if applied and command.decision in {C.FAILED, C.ACCEPTED_UNKNOWN}:
         return f"attempt {applied[0].attempt} is known to have been applied ({named}); say that it happened"
-    if command.decision == C.SUCCEEDED and receipts and command.receipt not in {*receipts, call.receipt}:
+    happened = command.decision in {C.SUCCEEDED, COMPENSATE}
+    if happened and receipts and command.receipt not in {*receipts, call.receipt}:
         return f"it is known to have been applied under another {named}; use that one"
     return None
 

@@ -43,7 +43,9 @@ def settle_stopping(fold: Fold) -> None:
     run = fold.run
     if run.status != R.STOPPING or run.unsettled:
         return
-    if run.on_stop == "compensate" and (run.effects > 0 or run.repairs > 0):
+    # A person stops a run to have an effect offset, whatever else it was to do (offices.decide_repair).
+    offsets = run.on_stop == "compensate" or run.stop_reason == StopReason.OPERATOR
+    if offsets and (run.effects > 0 or run.repairs > 0):
         fold.emit(E.COMPENSATION_REQUESTED, {"effects": run.effects, "fence": fold.run_fence()})
     else:
         end = {"offset": [], "not_offset": [], "effects": run.effects, "fence": fold.run_fence()}

@@ -190,6 +190,7 @@ calls = Table(
     _col("fingerprint", Text, null=True),
     _col("offset_asked", BigInteger, null=True),
     _col("offset_left", BigInteger, null=True),
+    _col("proposed", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"

@@ -27,7 +27,7 @@ SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.stat
                 CASE WHEN v.receipt IS NOT NULL THEN ', receipt ' || v.receipt ELSE '' END)
                 ORDER BY v.recorded_at, v.id), '{}')
         FROM fencepost.evidence v WHERE v.tenant = c.tenant AND v.call = c.id),
-       c.effect, c.scope, c.compensates
+       c.effect, c.scope, c.compensates, c.proposed
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
 LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
 WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
@@ -78,6 +78,7 @@ class Unresolved:
     effect: str
     scope: str
     compensates: str | None
+    proposed: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ _TELLS: Final = (
     E.EVIDENCE_FILED,
     E.REPAIR_REQUESTED,
     E.REPAIR_DECIDED,
+    E.REPAIR_PROPOSED,
 )
 
 
@@ -208,7 +210,9 @@ def _told(story: Story, line: _Line, data: dict[str, Any]) -> Story:
         return replace(story, evidence=(*story.evidence, Witness(line.at, line.attempt, *heard)))
     if line.type == E.REPAIR_REQUESTED:
         return replace(story, why=(*story.why, (line.at, str(data.get("reason", "not known")))))
-    decided = Decided(line.at, line.principal, str(data.get("to", "?")), data.get("reason"))
+    asked_for = line.type == E.REPAIR_PROPOSED
+    what = f"{data.get('decision', '?')} asked for" if asked_for else str(data.get("to", "?"))
+    decided = Decided(line.at, line.principal, what, data.get("reason"))
     return replace(story, decided=(*story.decided, decided))
 
 

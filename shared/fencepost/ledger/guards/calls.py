@@ -149,10 +149,28 @@ _ATTEMPTS = """
         END IF;
 """
 
+# Who decides is who is logged in. What takes two is asked for under one login and confirmed under another.
+_PERSONS = """
+        IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
+               OR (said.type = 'RepairProposed') <> (NEW.state = 'NEEDS_REPAIR')
+               OR (said.body -> 'asked' IS NOT NULL AND (said.body #>> '{asked,login}' = session_user
+                   OR (OLD.proposed::json ->> 'login') IS DISTINCT FROM said.body #>> '{asked,login}'))) THEN
+            RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
+                WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
+                WHEN 'RepairDecided' THEN NEW.proposed IS NULL
+                ELSE false END) IS NOT TRUE THEN
+            RAISE EXCEPTION 'call %: a decision is asked for by a person, and only by its event', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+"""
+
 # On an effect that a stopped run left a person may have a word, and that changes nothing else of it.
 _WORDS = """
         IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
-            IF via <> 'repair' OR OLD.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
+            IF via <> 'repair' OR NEW.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
                OR (NEW.version IN (NEW.offset_asked, NEW.offset_left)) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
                     USING ERRCODE = 'FP001';
@@ -271,6 +289,7 @@ BEGIN
 {_UNCHANGING.strip(chr(10))}
 {_PRESENTED.strip(chr(10))}
 {_ATTEMPTS.strip(chr(10))}
+{_PERSONS.strip(chr(10))}
 {_WORDS.strip(chr(10))}
 {_DOUBT.strip(chr(10))}
 {_PROOF.strip(chr(10))}

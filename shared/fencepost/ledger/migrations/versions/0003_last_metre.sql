@@ -6,6 +6,8 @@ ALTER TABLE fencepost.calls ADD COLUMN resource text;
 ALTER TABLE fencepost.calls ADD COLUMN fingerprint text;
 -- A person's last word on an effect that a stopped run was to offset and did not.
 ALTER TABLE fencepost.calls ADD COLUMN offset_asked bigint, ADD COLUMN offset_left bigint;
+-- A decision that one person asked another to confirm.
+ALTER TABLE fencepost.calls ADD COLUMN proposed text;
 ALTER TABLE fencepost.operations ADD COLUMN resource boolean DEFAULT false NOT NULL,
     ADD COLUMN releases boolean DEFAULT false NOT NULL;
 CREATE INDEX calls_setting ON fencepost.calls (resource) WHERE waits AND resource IS NOT NULL;
@@ -161,7 +163,7 @@ BEGIN
             RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
                 USING ERRCODE = 'FP002';
         END IF;
-        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
+        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
             RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -194,8 +196,22 @@ BEGIN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
+        IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
+               OR (said.type = 'RepairProposed') <> (NEW.state = 'NEEDS_REPAIR')
+               OR (said.body -> 'asked' IS NOT NULL AND (said.body #>> '{asked,login}' = session_user
+                   OR (OLD.proposed::json ->> 'login') IS DISTINCT FROM said.body #>> '{asked,login}'))) THEN
+            RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
+                WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
+                WHEN 'RepairDecided' THEN NEW.proposed IS NULL
+                ELSE false END) IS NOT TRUE THEN
+            RAISE EXCEPTION 'call %: a decision is asked for by a person, and only by its event', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
         IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
-            IF via <> 'repair' OR OLD.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
+            IF via <> 'repair' OR NEW.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
                OR (NEW.version IN (NEW.offset_asked, NEW.offset_left)) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
                     USING ERRCODE = 'FP001';
