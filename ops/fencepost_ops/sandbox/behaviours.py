@@ -110,6 +110,8 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
         found_by="reference",
         found_after_s=MINUTE_S,
     ),
+    # States only how long a key lives at most.
+    "telnyx": Behaviour(header="idempotency-key", longest=255, other_body=422),
     "aws.dynamodb.transact": Behaviour(
         field="ClientRequestToken",
         longest=36,

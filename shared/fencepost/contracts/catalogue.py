@@ -177,6 +177,22 @@ TRUELAYER = Entry(
     checked_on=_CHECKED,
 )
 
+TELNYX = Entry(
+    name="telnyx",
+    operation="the requests whose page names the header",
+    contract=Contract(repeat=Dedupes(first_failure=FirstFailure.RELEASED)),
+    key=KeyCarrier(max_length=255),
+    scope="organisation, method and path",
+    charset="letters, digits, '-', '_' and ':'; never quoted",
+    notes=(
+        "a key lives for up to 24 hours, which is a most and no least",
+        "only successes are replayed; another body, were it by one byte, is refused with 422",
+    ),
+    undocumented=(f"{WINDOW} at least", BUSY, REFUSALS, SETTLE, "a lookup"),
+    source="https://developers.telnyx.com/docs/development/api-fundamentals/idempotency",
+    checked_on=date(2026, 11, 30),
+)
+
 DYNAMODB = Entry(
     name="aws.dynamodb.transact",
     operation="TransactWriteItems",
@@ -310,6 +326,7 @@ ENTRIES: Final[Mapping[str, Entry]] = MappingProxyType(
             CHECKOUT_COM,
             QONTO,
             TRUELAYER,
+            TELNYX,
             DYNAMODB,
             OBJECT_STORE,
             KUBERNETES,
