@@ -58,7 +58,7 @@ class ToolOptions(TypedDict, total=False):
     version: int
     intent: Intent
     contract: Contract
-    key: KeyCarrier
+    key: KeyCarrier | None
     check: Callable[[Any], object]
     required: bool
     receipt: str | Callable[[Any], object]

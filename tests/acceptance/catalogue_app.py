@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 
 from fencepost import Effect, Request
-from fencepost.app import ToolOptions
 from fencepost.contracts.carriers import PATH_MARK, Place
 from fencepost.contracts.catalogue import ENTRIES
 from fencepost.contracts.entries import Entry
@@ -55,10 +54,14 @@ def declare(entry: Entry) -> None:
         by: dict[str, Any] = {"reference": args.reference, "key": key}
         return Request.get(f"{at}/found", query={entry.contract.lookup.by: by[entry.contract.lookup.by]})
 
-    options: ToolOptions = {"contract": entry.contract, "intent": lambda a: ("order", a.reference)}
-    if entry.key is not None:
-        options["key"] = entry.key
-    tool = dependency.http(name, effect=Effect.IRREVERSIBLE, returns=Made, **options)(send)
+    tool = dependency.http(
+        name,
+        effect=Effect.IRREVERSIBLE,
+        returns=Made,
+        intent=lambda a: ("order", a.reference),
+        contract=entry.contract,
+        key=entry.key,
+    )(send)
     if entry.contract.lookup is not None:
         tool.lookup(find)
 

@@ -83,9 +83,11 @@ class Order(BaseModel):
 def test_an_entry_serves_in_a_declaration(entry: Entry) -> None:
     app = App("shop")
     app.allow("svc:*", tools=["pay.now"])
-    options: ToolOptions = {"intent": lambda a: ("order", a.id), "contract": entry.unasked}
-    if entry.key is not None:
-        options["key"] = entry.key
+    options: ToolOptions = {
+        "intent": lambda a: ("order", a.id),
+        "contract": entry.unasked,
+        "key": entry.key,
+    }
 
     def now(args: Order) -> Request:
         by_name = entry.key is not None and entry.key.place is Place.PATH
