@@ -9,6 +9,7 @@ from pydantic import BaseModel
 
 from fencepost.authority import Grant
 from fencepost.contracts import Effect
+from fencepost.contracts.carriers import Place
 from fencepost.errors import NotApplied, UsageError
 from fencepost.tools import Attempt, LookupResult, Proposal, Request, Response, Tool
 
@@ -137,6 +138,10 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
         yield "has a lookup function, but its contract does not say what it proves; add lookup=Lookup(...)"
     if tool.lookup_parse is not None and not tool.has_lookup:
         yield "has lookup_parse, but no lookup function"
+    if tool.key is not None and tool.key.place is Place.HEADER:
+        sent = {name.lower() for name, _ in tool.dependency.headers}
+        if tool.key.name.lower() in sent:
+            yield f"its key travels in {tool.key.name}, which its dependency sends with a value of its own"
     yield from _model_problems(tool)
     if grants is not None:
         yield from _grant_problems(tool, grants)

@@ -125,6 +125,21 @@ def test_a_tool_puts_the_key_into_what_is_stored_and_asks_for_it_as_the_downstre
     assert now.tool.lookup_request(args, KEY).target == f"{URL}/payments/{KEY[:45]}"
 
 
+def test_a_header_that_the_dependency_sends_too_can_carry_no_key() -> None:
+    app = App("shop")
+    app.allow("svc:*", tools=["pay.now"])
+    pay = app.dependency("pay", URL, headers={"paypal-request-id": "always the same"})
+    carrier = KeyCarrier(name="PayPal-Request-Id")
+
+    @pay.http("pay.now", effect=Effect.IRREVERSIBLE, intent=lambda a: ("order", a.id), key=carrier)
+    def now(args: Order) -> Request:
+        return Request.post("/payments", json={"id": args.id})
+
+    (problem,) = app.check()
+    assert "travels in PayPal-Request-Id" in problem
+    assert now.tool.key is carrier
+
+
 def test_how_the_key_is_carried_is_part_of_what_is_approved() -> None:
     digests = set()
     choices: tuple[ToolOptions, ...] = ({}, {"key": KeyCarrier()}, {"key": KeyCarrier(max_length=45)})
