@@ -20,7 +20,7 @@ from typing import Any, Final, TextIO
 import click
 import psycopg
 
-from fencepost_ops.commands.output import print_json, print_table
+from fencepost_ops.commands.output import plain, print_json, print_table
 from fencepost_ops.fleet import Fleet, FleetOptions
 
 APP: Final = "fencepost_ops.examples.outage_app:app"
@@ -264,7 +264,7 @@ def outage(
     """
     found = measure(runs, outage_s, retry_after_s, concurrency, recover_s)
     if as_json:
-        print_json(found)
+        print_json({**plain(found), "amplification": found.amplification, "problems": found.problems})
     else:
         _print(found)
     for problem in found.problems:

@@ -92,8 +92,12 @@ def test_a_dependency_that_is_well_is_read_once_per_batch_and_neither_locked_nor
     assert health(bench) is None
 
 
-def test_a_retry_after_closes_the_dependency_for_every_run(bench: Bench) -> None:
-    close(bench)
+def test_a_retry_after_closes_the_dependency_for_every_run(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("WARNING"):
+        close(bench)
+    assert "dependency wallet/default is left alone until 2" in caplog.text
     held = known(bench)
     assert (held.state, held.reason) == (State.OPEN, "http_429, Retry-After 7 s")
     assert held.closed_until is not None
@@ -280,6 +284,32 @@ def test_failures_counted_by_many_processes_at_once_all_count(bench: Bench) -> N
     with ThreadPoolExecutor(8) as executor:
         list(executor.map(lambda ledger, command: ledger.apply([command]), ledgers, lost))
     assert known(bench, "slow/default").failures == 8
+
+
+def test_a_repeat_waits_for_room_without_an_event(bench: Bench) -> None:
+    run, call = waiting(bench, "narrow.pay")
+    bench.record(*bench.dispatch(run, call), LOST)
+    first = bench.dispatch(*waiting(bench, "narrow.pay"))
+    bench.dispatch(*waiting(bench, "narrow.pay"))
+    before = len(bench.events(run))
+    answer, _ = bench.reconcile(run, call)
+    assert isinstance(answer, c.Full)
+    assert len(bench.events(run)) == before
+    bench.record(*first, DONE)
+    assert isinstance(bench.reconcile(run, call)[0], c.Send), "a repeat, as it has no lookup"
+
+
+def test_whoever_takes_a_lost_attempt_over_waits_for_room_to_ask(bench: Bench) -> None:
+    lost = waiting(bench, "narrow.pay")
+    bench.dispatch(*lost)
+    bench.ahead(3.1)  # attempt and grace are over
+    bench.dispatch(*waiting(bench, "narrow.pay"))
+    bench.dispatch(*waiting(bench, "narrow.pay"))
+    before = bench.call(lost[1])
+    assert bench.reconcile(*lost)[0] == c.Done("UNKNOWN")
+    assert bench.kinds(*lost)[-1] == "ReconciliationDeferred"
+    assert bench.events(lost[0])[-1].data["reason"] == "dependency narrow/default: its concurrency is used up"
+    assert bench.call(lost[1]).ready_at > before.ready_at
 
 
 def test_concurrency_is_counted_within_one_batch(bench: Bench) -> None:

@@ -46,6 +46,15 @@ def admit(fold: Fold, call: Call, tool: Tool, timeout: timedelta) -> Blocked | F
     return None
 
 
+def no_room(fold: Fold, call: Call, tool: Tool) -> Full | None:
+    """Whether a limit of the dependency is used up, before anything is recorded of the call."""
+    if not tool.dependency.limited:
+        return None
+    held = health(fold, call)
+    found = breaker.admit(held, tool.dependency, call=call.id, now=fold.now, until=fold.now)
+    return Full(call.scope, found.limit, found.until - fold.now) if isinstance(found, breaker.Full) else None
+
+
 def put_off(
     fold: Fold, call: Call, blocked: Blocked, last: datetime
 ) -> tuple[datetime | None, dict[str, Any]]:

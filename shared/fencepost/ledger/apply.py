@@ -11,12 +11,14 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 
 import psycopg
 
 from fencepost import commands as c
+from fencepost.breaker import Health, State
+from fencepost.clock import rfc3339
 from fencepost.decide.fold import Known
 from fencepost.errors import Unreachable
 from fencepost.ledger import health
@@ -90,11 +92,13 @@ class Ledger:
     def _once(self, batch: list[c.Command]) -> list[c.Answer]:
         with self._pool.connection() as connection, connection.pipeline() as pipeline:
             loaded = self._load(connection, pipeline, batch)
+            before = dict(loaded.dependencies)
             folding = Folding(loaded, self._known)
             answers = [folding.command(command) for command in batch]
             fault("ledger.in_transaction")
             if folding.writing.rows or folding.writing.events or folding.writing.ended:
                 write(connection, folding.writing, loaded.now)
+                _tell(before, folding.writing.dependencies)
             else:
                 connection.rollback()
             return answers
@@ -113,6 +117,20 @@ class Ledger:
                 return loaded
             watched |= unlocked
             connection.rollback()
+
+
+def _tell(before: Mapping[str, Health], after: Mapping[str, Health]) -> None:
+    """One line, from the process whose change it was, when a dependency is left alone or used again."""
+    for scope, held in after.items():
+        was = before[scope].state if scope in before else State.CLOSED
+        if held.state == was:
+            continue
+        if held.state == State.OPEN and held.closed_until is not None:
+            log.warning(
+                "dependency %s is left alone until %s: %s", scope, rfc3339(held.closed_until), held.reason
+            )
+        else:
+            log.warning("dependency %s: its breaker is %s, after %s", scope, held.state, was)
 
 
 def _first_line(error: Exception) -> str:
