@@ -54,6 +54,8 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
     tool = fold.known.tool(call.tool, call.tool_version)
     if tool is None:
         return _unfamiliar(fold, call, command)
+    if call.state == C.UNKNOWN and (full := gate.no_room(fold, call, tool)) is not None:
+        return full
     fold.present(call.id, "claim")
     fold.takeovers = fold.takeovers + 1 if call.owner is not None else 0
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
