@@ -213,6 +213,23 @@ def test_more_requests_than_one_in_an_attempt_raise_an_alarm_and_are_recorded(
     assert alarm.levelno == logging.ERROR
 
 
+def test_a_client_that_sends_again_by_itself_is_seen_on_the_wire_and_put_on_record(till: Till) -> None:
+    engine = till.shop.worker.engine
+    once = engine._exchange
+
+    async def sent_again(request: Any) -> Response:
+        await once(request)
+        return await once(request)
+
+    with till.server(says("503 Service Unavailable"), says("200 OK")) as server:
+        till.shop.planned("a")
+        engine._exchange = sent_again  # type: ignore[method-assign]
+        till.step(Queue.DISPATCHER)
+        assert len(server.requests) == 2
+    assert till.events("HiddenRetrySeen") == [{"requests": 2}]
+    assert till.shop.states() == ["SUCCEEDED"]
+
+
 def test_requests_on_the_wire_are_counted_in_every_kind_of_end(till: Till) -> None:
     with till.server(raw(b""), says("429 Too Many Requests"), says("402 Payment Required"), says("200 OK")):
         till.shop.planned(*"abcd")
