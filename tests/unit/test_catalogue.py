@@ -43,7 +43,7 @@ def test_nothing_undocumented_lends_a_promise(entry: Entry) -> None:
     contract = entry.contract
     assert not contract.absence_provable, "nobody states how late a request may land"
     if isinstance(contract.repeat, Dedupes) and contract.repeats_by_key:
-        assert entry.name in {"stripe.v1", "s3.put-if-absent", "kubernetes.create"}
+        assert entry.name in {"stripe.v1", "stripe.v2", "s3.put-if-absent", "kubernetes.create"}
     if entry.key is None:
         assert tool_class(Effect.IRREVERSIBLE, contract) is ToolClass.NEITHER
 

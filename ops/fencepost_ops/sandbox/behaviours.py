@@ -60,10 +60,10 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
         found_by="reference",
         found_after_s=MINUTE_S,
     ),
-    # Silent on how long a key is remembered.
     "stripe.v2": Behaviour(
         header="idempotency-key",
         longest=255,
+        remembers_s=30 * 24 * HOUR_S,
         other_body=400,
         after_failure="reexecuted",
         found_by="reference",

@@ -46,7 +46,8 @@ STRIPE_V1 = Entry(
     money="integer in the currency's smallest unit; no decimals for JPY and the like",
     notes=(
         "a 500 is stored once execution began, and replayed: it is an answer, not a new failure",
-        "what fails validation or meets a conflict is not stored, and 429 is decided before keys are",
+        "what fails validation or meets a conflict is not stored; once execution began every answer is",
+        "what each status means is told at https://docs.stripe.com/error-low-level",
         "another request under a known key is refused with 400",
     ),
     undocumented=(SETTLE, LAG),
@@ -57,16 +58,22 @@ STRIPE_V1 = Entry(
 STRIPE_V2 = Entry(
     name="stripe.v2",
     operation="any POST under /v2",
-    contract=Contract(repeat=Dedupes(first_failure=FirstFailure.REEXECUTED), lookup=_BY_REFERENCE),
+    contract=Contract(
+        repeat=Dedupes(window=timedelta(days=30), first_failure=FirstFailure.REEXECUTED),
+        lookup=_BY_REFERENCE,
+    ),
     key=KeyCarrier(max_length=255),
     scope="account or sandbox",
     sdk_invents=True,
     found_by="lists, which lag",
     money="integer value and currency",
-    notes=("failed work is taken up again until it is complete, and the answer is the new one",),
-    undocumented=(f"{WINDOW}: 30 days, but only from second hand", BUSY, REFUSALS, SETTLE, LAG),
-    source="https://docs.stripe.com/api/idempotent_requests?api-version=2026-09-30.preview",
-    checked_on=_CHECKED,
+    notes=(
+        "failed work is taken up again until it is complete, and the answer is the new one",
+        "that, and that another request under a known key is refused, is on the page of v1's entry",
+    ),
+    undocumented=(BUSY, REFUSALS, SETTLE, LAG),
+    source="https://docs.stripe.com/error-low-level",
+    checked_on=date(2026, 11, 30),
 )
 
 PAYPAL_ORDERS = Entry(

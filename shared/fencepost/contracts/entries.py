@@ -32,7 +32,8 @@ class Entry:
     """One published promise. `contract.lookup` needs a lookup function of the tool's own; see `unasked`.
 
     `key` None: nothing in the request is recognised again. `sdk_invents`: the provider's own client makes a
-    key of its own per call where it is given none, and forgets it with the process.
+    key of its own per call where it is given none, and forgets it with the process. `scope`, `charset`,
+    `found_by`, `money` and `notes` are for the reader: nothing is decided by them.
     """
 
     name: str
