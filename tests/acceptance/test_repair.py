@@ -7,6 +7,8 @@ from uuid import UUID
 
 from click.testing import CliRunner, Result
 
+from fencepost.budgets import Budget
+from fencepost.tools import OnStop
 from fencepost_ops import cli
 from tests.acceptance.stage import Stage, step
 from tests.awaiting import until
@@ -78,3 +80,25 @@ def test_what_is_unknown_is_found_by_an_audit_repaired_and_its_run_goes_on(stage
     assert stage.effects("repaired-1") == ["message", "debit"]
     assert fencepost(stage, "unresolved", "--tenant", stage.tenant).stdout == "every call is settled\n"
     until("books that agree but for what is given up", lambda: len(audit(stage)) == len(forgotten))
+
+
+def test_what_happened_is_offset_although_its_run_was_to_leave_what_it_did(stage: Stage) -> None:
+    """The run has no attempt left to be sure with, and would have gone on."""
+    reference = f"repaired-{next(_numbers)}"
+    stage.sandbox.fault("drop_after_commit", service="wallet", reference=reference, nth=1)
+    run = stage.send(
+        [step("blind.debit", "debit", reference=reference)],
+        [step("mail.send", "letter", reference=reference)],
+        deadline_s=600,
+        on_stop=OnStop.LEAVE,
+        budget=Budget(attempts=1),
+    )
+    call = stage.until_state(run, "debit", "NEEDS_REPAIR")
+    (debit,) = stage.book.effects("wallet", key=call.operation)
+    decided = ("--compensate", "--receipt", debit.id, "--reason", "charged in error", "--by", "pat")
+    result = fencepost(stage, "repair", str(call.id), *decided)
+    assert result.stdout == f"call {call.id} is SUCCEEDED; its effect is to be offset\n", result.output
+    assert stage.ended(run) == ["STOPPED"]
+    assert stage.history(run).run.stop_reason == "operator"
+    assert stage.effects(reference) == ["debit", "refund"]
+    assert stage.events(run, "RunStopped")[-1].data["offset"] == [str(call.id)]
