@@ -92,7 +92,13 @@ class ClaimCall(Claim):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDoubt(Claim):
-    """The reconciler takes a call that is DISPATCHING past its takeover, or UNKNOWN."""
+    """The reconciler takes a call that is DISPATCHING past its takeover, or UNKNOWN.
+
+    `request` and `request_error` are a dispatcher's, for a call of which none is stored: its claim was lost.
+    """
+
+    request: str | None = None
+    request_error: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +223,18 @@ class Sweep(Command):
     subject: UUID
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restore(Command):
+    """Office `recover`: the ledger lost what came after `since`; what may have been sent then is UNKNOWN.
+
+    `epoch` is one that is open; `by` opened it. Whoever held the run or its calls before is refused from now.
+    """
+
+    epoch: int
+    since: datetime
+    by: str
+
+
 # -- answers -------------------------------------------------------------------------------------------------
 
 
@@ -328,6 +346,23 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
+class OnHold:
+    """The ledger was restored and is held: no run is claimed until its epoch is released. Nothing moved."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restore changed of one run: how many of its calls may have been sent, and of how many of those
+    nobody here knows the tool.
+    """
+
+    calls: int
+    unfamiliar: int
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """The change was refused (a guard, a constraint, bad data) and nothing written: a bug, or an attack."""
 
@@ -335,5 +370,5 @@ class Broken:
 
 
 Order = Plan | Send | Ask | Offset
-Refusal = Fenced | Moved | Gone | Busy | Late | Full | NotAlive | Unfamiliar | Denied | Broken
-Answer = Order | Done | Refusal
+Refusal = Fenced | Moved | Gone | Busy | Late | Full | NotAlive | Unfamiliar | OnHold | Denied | Broken
+Answer = Order | Done | Restored | Refusal

@@ -62,6 +62,7 @@ class EventType(StrEnum):
     EVIDENCE_FILED = "EvidenceFiled"
     HIDDEN_RETRY_SEEN = "HiddenRetrySeen"
     CALL_CANCELLED = "CallCancelled"
+    LEDGER_RESTORED = "LedgerRestored"
 
 
 PROOFS = frozenset(

@@ -190,6 +190,10 @@ def _compensating(_run: Run, fact: _Fact) -> Changes:
     return {"status": R.COMPENSATING, "owner": None, "fence": fact["fence"], "ready_at": fact.at}
 
 
+def _restored(_run: Run, fact: _Fact) -> Changes:
+    return {"owner": None, "fence": fact["fence"], "ready_at": fact.at}
+
+
 def _stopped(_run: Run, fact: _Fact) -> Changes:
     return {"status": R.STOPPED, "owner": None, "fence": fact["fence"]}
 
@@ -282,7 +286,12 @@ def _attempt_failed(_call: Call, fact: _Fact) -> Changes:
 
 
 def _unknown(_call: Call, fact: _Fact) -> Changes:
+    restored: Changes = {}
+    if "epoch" in fact.data:  # sent, perhaps, in a time the ledger lost: what was asked before says nothing
+        until = {"in_flight_until": fact.time("in_flight_until"), "quiet_at": fact.time("quiet_at")}
+        restored = {**until, **fact.kept("fence"), "waits": False, "asks": 0, "lookup": None}
     return {
+        **restored,
         "state": C.UNKNOWN,
         "doubt": True,
         "owner": None,
@@ -353,6 +362,7 @@ _RUN_RULES: Mapping[EventType, Callable[[Run, _Fact], Changes]] = {
     E.COMPENSATION_REQUESTED: _compensating,
     E.RUN_STOPPED: _stopped,
     E.CANCEL_REQUESTED: _noted,
+    E.LEDGER_RESTORED: _restored,
     E.COMPENSATION_DEFERRED: _run_deferred,
     E.REPAIR_DECIDED: _compensating,
 }

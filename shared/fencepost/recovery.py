@@ -211,7 +211,8 @@ def _absence_provable_from(facts: Facts) -> datetime | None:
 
 def _repeat_after_absence(facts: Facts) -> bool:
     # A stopping run gains nothing from a new effect where the old one is known not to exist.
-    return _may_act(facts) and not _lost_for_good(facts)
+    # What this ledger never sent and a restore left in doubt is then as unsent as it says.
+    return _may_act(facts) and (facts.attempts == 0 or not _lost_for_good(facts))
 
 
 def _by_key(facts: Facts) -> Decision | None:
@@ -298,7 +299,7 @@ def _why_nobody_else(facts: Facts) -> str:
     if _past(facts):
         return "the reconciliation deadline has passed"
     if facts.attempts < 1:
-        return "no attempt is recorded"
+        return "the ledger was restored to an earlier moment; whether it was sent after that is not known"
     if _lost_for_good(facts):
         return "the worker was lost and the contract allows no repeat after that"
     if facts.attempts >= facts.max_attempts:

@@ -6,7 +6,7 @@ A call moves along `CALL_TABLE`, a run along `RUN_TABLE`; every move is named by
 - `term`: the owner and fence the row already carries (the holder records what it did);
 - `claim`: a higher fence than the row carries (a new holder arrives; Postgres arbitrates, R7);
 - `call`: the term of one of the run's calls (a call's outcome moves its run);
-- an office (`cancel`, `repair`, `evidence`): no term, but the row's version, and the fence rises.
+- an office (`cancel`, `repair`, `evidence`, `recover`): no term, but the row's version, and the fence rises.
 
 The triggers of the ledger are generated from these tables (`fencepost.ledger.guards`), so that a bug in
 Python cannot make a move that is not written here.
@@ -131,6 +131,8 @@ CALL_TABLE = _moves(
     ("DISPATCHING", "SUCCEEDED", "ToolResultRecorded"),
     ("DISPATCHING", "FAILED INTENT_RECORDED", "ToolAttemptFailed"),
     ("DISPATCHING", "UNKNOWN", "ToolOutcomeMarkedUnknown"),
+    # After a restore nobody knows what was sent in the time the ledger lost.
+    ("AWAITING_APPROVAL INTENT_RECORDED UNKNOWN", "UNKNOWN", "ToolOutcomeMarkedUnknown"),
     ("UNKNOWN", "SUCCEEDED FAILED", "ToolEffectReconciled"),
     (
         "UNKNOWN INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED",
@@ -175,6 +177,7 @@ CALL_HOPS: Hops = _hops(
     ("repair", "NEEDS_REPAIR", "NEEDS_REPAIR SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
     ("repair", "SUCCEEDED", "SUCCEEDED"),
     ("evidence", "INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
+    ("recover", "AWAITING_APPROVAL INTENT_RECORDED DISPATCHING UNKNOWN", "UNKNOWN"),
 )
 """Net moves of one UPDATE of a call. A row is inserted INTENT_RECORDED, AWAITING_APPROVAL, REJECTED or
 CANCELLED.
@@ -195,6 +198,9 @@ RUN_HOPS: Hops = _hops(
     ("repair", "PLANNING ACTING", _STOPPED_FROM_FORWARD),
     ("repair", "STOPPING", "COMPENSATING STOPPED"),
     ("repair", "STOPPED", "COMPENSATING"),
+    ("recover", "PLANNING", "PLANNING"),
+    ("recover", "STOPPING", "STOPPING"),
+    ("recover", "COMPENSATING", "COMPENSATING"),
 )
 """Net moves of one UPDATE of a run that change its status, owner, fence, deadline, stop reason or result."""
 

@@ -16,7 +16,9 @@ from fencepost.events import EventType
 from tests.integration.ledger_bench import TENANT, Bench
 
 WORKER, OPERATOR, OWNER = "fencepost_worker", "fencepost_operator", None
-OFFICES = ("cancel", "repair", "evidence")
+OFFICES = ("cancel", "repair", "evidence", "recover")
+EPOCH = 7
+"""The ledger is held under it while it is attacked."""
 HELD = {"owner": "holder", "fence": 5}
 """The accepted term of every row an attack starts from."""
 
@@ -95,6 +97,9 @@ class Attack:
 @contextmanager
 def attack(bench: Bench) -> Iterator[Attack]:
     with psycopg.connect(bench.database.owner) as connection:
+        connection.execute(
+            "INSERT INTO fencepost.epochs VALUES (%s, now(), now(), 'ann', 'a restore')", [EPOCH]
+        )
         yield Attack(connection)
         connection.rollback()
 
@@ -161,6 +166,8 @@ class CallTarget:
 
 def honest(via: str, source: str, to: str) -> Proof:
     """The event with which `via` moves a call from `source` to `to`."""
+    if via == "recover":
+        return EventType.TOOL_OUTCOME_MARKED_UNKNOWN, {"body": {"code": "ledger_restored", "epoch": EPOCH}}
     if to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
         if via == "repair":
             return EventType.REPAIR_DECIDED, {"body": {"to": to}}
@@ -179,4 +186,4 @@ def honest(via: str, source: str, to: str) -> Proof:
 
 
 def role_of(via: str) -> str:
-    return OPERATOR if via == "repair" else WORKER
+    return OPERATOR if via in {"repair", "recover"} else WORKER

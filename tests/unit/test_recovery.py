@@ -72,7 +72,9 @@ class TestProofs:
             assert isinstance(recover(facts(evidence=stray)), Repair)
 
     def test_without_an_attempt_nothing_is_proved(self) -> None:
-        assert recover(facts(attempts=0, first_sent_at=None)) == Repair("no attempt is recorded")
+        assert recover(facts(attempts=0, first_sent_at=None)) == Repair(
+            "the ledger was restored to an earlier moment; whether it was sent after that is not known"
+        )
 
     def test_the_same_no_twice_speaks_for_one_attempt(self) -> None:
         twice = (Evidence(1, applied=False), Evidence(1, applied=False))

@@ -14,11 +14,13 @@ from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import FaultInjected
+from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
 from fencepost.subjects import Call
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
-from fencepost_workers.role import Held, Role
+from fencepost_workers import forks
+from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
 
@@ -40,6 +42,20 @@ def payload(text: str) -> c.Payload:
     """A result as bytes and bounded preview. Any text is kept, lone surrogates and NUL included."""
     data = text.encode("utf-8", "surrogatepass")
     return c.Payload(hashlib.sha256(data).hexdigest(), data, sanitize(text, PREVIEW_CHARS))
+
+
+def built(role: Role, tool: Tool, prepared: Prepared, message: Message) -> dict[str, str | None]:
+    """The request to store in a claim, or why there is none; nothing where one is stored, or none is sent."""
+    if tool.kind != "http" or prepared.request is not None:
+        return {}
+    try:
+        with role.worker.pulse.suspects.named(*message):
+            args = tool.read_arguments(prepared.arguments or "")
+            request = tool.stored_request(args, prepared.operation).to_text()
+            forks.ours(role.worker.pid)
+    except Exception as problem:  # noqa: BLE001 - the request function is the application's code
+        return {"request_error": told(problem)}
+    return {"request": request}
 
 
 async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:

@@ -7,11 +7,9 @@ from datetime import timedelta
 
 from fencepost import commands as c
 from fencepost.ledger.reads import Prepared
-from fencepost.outcomes import told
 from fencepost.states import Queue
 from fencepost.testing import fault
-from fencepost_workers import forks
-from fencepost_workers.attempts import attempt, evidence_of, expect
+from fencepost_workers.attempts import attempt, built, evidence_of, expect
 from fencepost_workers.role import Held, Message, Role, attempt_lease
 
 
@@ -30,17 +28,8 @@ class Dispatcher(Role):
         tool = self.tool_of(prepared)
         if tool is None:
             return None
-        request, error = None, None
-        if tool.kind == "http" and prepared.request is None:
-            try:
-                with self.worker.pulse.suspects.named(*message):
-                    args = tool.read_arguments(prepared.arguments or "")
-                    request = tool.stored_request(args, prepared.operation).to_text()
-                    forks.ours(self.worker.pid)
-            except Exception as problem:  # noqa: BLE001 - the request function is the application's code
-                error = told(problem)
-        fields = self.named(prepared, message, term, token)
-        return c.ClaimCall(**fields, request=request, request_error=error)
+        fields = self.named(prepared, message, term, token) | built(self, tool, prepared, message)
+        return c.ClaimCall(**fields)
 
     def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:  # noqa: ARG002 - the claim brought all
         """Nothing more is needed."""

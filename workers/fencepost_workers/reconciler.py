@@ -13,7 +13,7 @@ from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Unclear
-from fencepost_workers.attempts import attempt, correlation, evidence_of, expect, payload
+from fencepost_workers.attempts import attempt, built, correlation, evidence_of, expect, payload
 from fencepost_workers.role import Held, Message, Role, attempt_lease
 from fencepost_workers.tools.credentials import Credentials
 
@@ -28,9 +28,11 @@ class Reconciler(Role):
         return attempt_lease(self.tool_of(prepared))
 
     def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimDoubt | None:
-        """The claim of a call in doubt."""
+        """The claim of a call in doubt; with its request where none is stored, after a restore."""
         fault("reconcile.after_lease")
-        return c.ClaimDoubt(**self.named(prepared, message, term, token))
+        tool = self.tool_of(prepared)
+        fields = self.named(prepared, message, term, token)
+        return c.ClaimDoubt(**fields if tool is None else fields | built(self, tool, prepared, message))
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Repeat, or ask."""

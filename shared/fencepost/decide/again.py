@@ -42,7 +42,6 @@ def _call_order(fold: Fold, command: c.ClaimCall | c.ClaimDoubt) -> c.Answer:
     grace = tool.dependency.grace if tool is not None else fold.now - fold.now
     deadline = call.ready_at - grace
     if call.state == CallState.DISPATCHING:
-        repeat = call.attempts > 1 and call.doubt
         key = call.operation
-        return c.Send(call, fold.run.principal, call.attempts, key, deadline, deadline - fold.now, repeat)
+        return c.Send(call, fold.run.principal, call.attempts, key, deadline, deadline - fold.now, call.doubt)
     return c.Ask(call, fold.run.principal, fold.now, deadline - fold.now)

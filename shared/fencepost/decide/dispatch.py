@@ -198,7 +198,7 @@ def start_attempt(
     request: str | None = None,
 ) -> Send:
     """Record the lease, the authorisation and the attempt; the order to send follows the COMMIT (R2)."""
-    spec, repeat = tool.dependency, call.attempts > 0 and call.doubt
+    spec, repeat = tool.dependency, call.doubt
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
     evidence = decision_body(decision, "claim")
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)

@@ -164,7 +164,7 @@ def _gate(fold: Fold, call: Call, tool: Tool) -> Answer | None:
 
 def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
-    if (why_not := drifted(call)) is not None:
+    if (why_not := drifted(call) or _unbuilt(call, tool, command)) is not None:
         return _repair(fold, call, why_not)
     decision = fold.authorize(call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
@@ -176,7 +176,14 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
         return Done(C.UNKNOWN)
     until = call.reconcile_until or fold.now
     timeout = min(tool.dependency.per_attempt, until - fold.now)
-    return start_attempt(fold, call, tool, command, timeout, decision)
+    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
+
+
+def _unbuilt(call: Call, tool: Tool, command: ClaimDoubt) -> str | None:
+    """Why a call of which no request is stored, because the claim that stored it was lost, cannot be sent."""
+    if call.request is not None or command.request is not None or tool.kind != "http":
+        return None
+    return f"its request could not be built: {command.request_error or 'the tool built none'}"
 
 
 def _wait(fold: Fold, call: Call, until: datetime, reason: str, *, asks: int | None = None) -> None:

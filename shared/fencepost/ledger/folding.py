@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fencepost import commands as c
-from fencepost.decide import compensate, dispatch, offices, planning, reconcile
+from fencepost.decide import compensate, dispatch, offices, planning, reconcile, recover
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
 from fencepost.events import Event, EventType, chain
@@ -41,6 +41,7 @@ _DECIDE: dict[type[c.Command], Decide] = {
     c.DecideRepair: offices.decide_repair,
     c.FileEvidence: offices.file_evidence,
     c.Sweep: offices.sweep,
+    c.Restore: recover.restore,
 }
 _QUEUE_OF: dict[type[c.Command], Queue] = {
     c.ClaimRun: Queue.PLANNER,
@@ -140,7 +141,11 @@ class Folding:
             _QUEUE_OF[type(command)],
         ) or row.due_at > fold.now:
             return c.Moved()
-        return None if command.worker in self.loaded.alive else c.NotAlive()
+        if command.worker not in self.loaded.alive:
+            return c.NotAlive()
+        if self.loaded.epoch is not None and isinstance(command, c.ClaimRun | c.ClaimStopped):
+            return c.OnHold(self.loaded.epoch)  # what was planned in the time that was lost is not known yet
+        return None
 
     def _keep(self, fold: Fold, before: Run) -> None:
         """Number, hash and keep the survivor's events, rows and keys; the next command sees them."""

@@ -88,7 +88,7 @@ ORDER BY e.recorded_at, e.id
 """
 # One statement instead of three: a batch of one pays for each.
 READ_REST = """
-SELECT fencepost.now(),
+SELECT fencepost.now(), (SELECT max(epoch) FROM fencepost.epochs WHERE released_at IS NULL),
     ARRAY(SELECT token FROM fencepost.workers WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL
           AND last_seen > fencepost.now() - %(worker_ttl)s::interval),
     ARRAY(SELECT tenant FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
@@ -136,6 +136,8 @@ class Loaded:
     """By scope; a dependency without a row is well."""
     locked: frozenset[str] = frozenset()
     """Scopes of which the row is locked."""
+    epoch: int | None = None
+    """The epoch under which the ledger is held, if it is."""
 
     def unlocked(self, batch: Sequence[c.Command], limited: frozenset[str]) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked."""
@@ -275,8 +277,8 @@ def load(
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
     pipeline.sync()
-    now, alive, tenants, ids = rest.fetchall()[0]
-    loaded = Loaded(now=now, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
+    now, epoch, alive, tenants, ids = rest.fetchall()[0]
+    loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
     loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
     for row in calls:
         call = made(Call, row)

@@ -158,4 +158,6 @@ GRANT SELECT ON fencepost.runs TO fencepost_producer;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
 GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
 GRANT DELETE ON fencepost.intake_refusals TO fencepost_operator;
+GRANT INSERT ON fencepost.epochs TO fencepost_operator;
+GRANT UPDATE (released_at, released_by, release_reason) ON fencepost.epochs TO fencepost_operator;
 """

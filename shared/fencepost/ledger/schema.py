@@ -328,6 +328,21 @@ dependencies = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# One row per restore of this ledger to an earlier moment; while one is not released the ledger is held.
+epochs = Table(
+    "epochs",
+    metadata,
+    Column("epoch", BigInteger, autoincrement=False),
+    _time("since"),
+    _time("opened_at"),
+    _col("opened_by", Text),
+    _col("reason", Text),
+    _time("released_at", null=True),
+    _col("released_by", Text, null=True),
+    _col("release_reason", Text, null=True),
+    PrimaryKeyConstraint("epoch"),
+)
+
 intake_refusals = Table(
     "intake_refusals",
     metadata,

@@ -16,6 +16,7 @@ Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `
 from __future__ import annotations
 
 from fencepost.ledger.guards.calls import GUARD_CALLS
+from fencepost.ledger.guards.epochs import GUARD_EPOCHS
 from fencepost.ledger.guards.history import GUARD_HISTORY
 from fencepost.ledger.guards.keys import GUARD_KEYS
 from fencepost.ledger.guards.outbox import GUARD_OUTBOX, GUARD_WORKERS
@@ -34,4 +35,13 @@ AS $$ SELECT clock_timestamp() + (SELECT ahead FROM fencepost.clock) $$;
 GRANT SELECT ON fencepost.clock TO PUBLIC;
 """
 
-GUARDS = (CLOCK, GUARD_CALLS, GUARD_RUNS, GUARD_KEYS, GUARD_OUTBOX, GUARD_WORKERS, GUARD_HISTORY)
+GUARDS = (
+    CLOCK,
+    GUARD_CALLS,
+    GUARD_RUNS,
+    GUARD_KEYS,
+    GUARD_OUTBOX,
+    GUARD_WORKERS,
+    GUARD_HISTORY,
+    GUARD_EPOCHS,
+)

@@ -83,7 +83,8 @@ _PRESENTED = f"""
             IF via NOT IN ({offices(CALL_HOPS)}) THEN
                 RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+            IF via IN ('repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
             IF by_version IS DISTINCT FROM OLD.version THEN
@@ -92,6 +93,13 @@ _PRESENTED = f"""
             END IF;
             IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
                 RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND (NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
+                    AND p.epoch::text = said.body ->> 'epoch')
+                OR (said.type, said.body ->> 'code')
+                    IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')) THEN
+                RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
                     USING ERRCODE = 'FP002';
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN
@@ -121,7 +129,8 @@ _PRESENTED = f"""
         END IF;
 """
 
-# What an attempt leaves behind changes only as the next one is counted, and that only with its own event.
+# What an attempt leaves behind changes only as the next one is counted, and that only with its own event;
+# but after a restore something may be under way that nobody here has counted.
 _ATTEMPTS = """
         IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
             IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
@@ -142,8 +151,10 @@ _ATTEMPTS = """
                 RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
                     NEW.id USING ERRCODE = 'FP004';
             END IF;
-        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request, NEW.fingerprint)
-              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request, OLD.fingerprint) THEN
+        ELSIF (NEW.request, NEW.fingerprint) IS DISTINCT FROM (OLD.request, OLD.fingerprint)
+              OR (via <> 'recover' AND (NEW.in_flight_until, NEW.quiet_at)
+                  IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at))
+              OR NEW.quiet_at < OLD.quiet_at THEN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

@@ -45,7 +45,7 @@ _HELD = f"""
             USING ERRCODE = 'FP001';
     END IF;
     IF (NEW.first_sent_at, NEW.expires_at) IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at)
-       AND (holder.attempts > 0 AND NEW.first_sent_at <= fencepost.now()
+       AND ((holder.attempts > 0 OR holder.doubt) AND NEW.first_sent_at <= fencepost.now()
             AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
         RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
     END IF;
@@ -93,7 +93,8 @@ _RESOURCE = f"""
         END IF;
         SELECT c.resource, c.run, c.state, c.doubt, c.attempts INTO holder FROM fencepost.calls c
             WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
-        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run) OR holder.attempts < 1 THEN
+        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run)
+           OR (holder.attempts < 1 AND NOT holder.doubt) THEN
             RAISE EXCEPTION 'resource %: it is held by a call that was sent to set it', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;

@@ -48,11 +48,17 @@ _PRESENTED = f"""
             IF via NOT IN ({offices(RUN_HOPS)}) THEN
                 RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+            IF via IN ('repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
             IF by_version IS DISTINCT FROM OLD.seq THEN
                 RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, by_version, OLD.seq
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND NOT EXISTS (
+                    SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL) THEN
+                RAISE EXCEPTION 'run %: the ledger is not held after a restore', NEW.id
                     USING ERRCODE = 'FP002';
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN

@@ -34,6 +34,26 @@ GRANT SELECT ON fencepost.dependencies TO fencepost_worker, fencepost_operator, 
 GRANT INSERT, UPDATE ON fencepost.dependencies TO fencepost_worker, fencepost_operator;
 CREATE INDEX events_hidden_retries ON fencepost.events (recorded_at) WHERE type = 'HiddenRetrySeen';
 
+-- One row per restore of this ledger to an earlier moment; while one is not released the ledger is held.
+CREATE TABLE fencepost.epochs (
+    epoch BIGINT NOT NULL,
+    since TIMESTAMP WITH TIME ZONE NOT NULL,
+    opened_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    opened_by TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    released_at TIMESTAMP WITH TIME ZONE,
+    released_by TEXT,
+    release_reason TEXT,
+    CONSTRAINT epochs_pkey PRIMARY KEY (epoch)
+);
+GRANT SELECT ON fencepost.epochs TO fencepost_worker, fencepost_operator, fencepost_reader;
+GRANT INSERT ON fencepost.epochs TO fencepost_operator;
+GRANT UPDATE (released_at, released_by, release_reason) ON fencepost.epochs TO fencepost_operator;
+CREATE TRIGGER append_only BEFORE DELETE ON fencepost.epochs
+    FOR EACH ROW EXECUTE FUNCTION fencepost.append_only();
+CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.epochs
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+
 -- Functions that are new or changed, as they are defined beside the schema.
 
 CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -133,10 +153,11 @@ BEGIN
         END IF;
         IF by_office IS NOT NULL THEN
             via := by_office;
-            IF via NOT IN ('cancel', 'evidence', 'repair') THEN
+            IF via NOT IN ('cancel', 'evidence', 'recover', 'repair') THEN
                 RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'repair' AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+            IF via IN ('repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
             IF by_version IS DISTINCT FROM OLD.version THEN
@@ -145,6 +166,13 @@ BEGIN
             END IF;
             IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
                 RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND (NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
+                    AND p.epoch::text = said.body ->> 'epoch')
+                OR (said.type, said.body ->> 'code')
+                    IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')) THEN
+                RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
                     USING ERRCODE = 'FP002';
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN
@@ -163,7 +191,7 @@ BEGIN
             RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
                 USING ERRCODE = 'FP002';
         END IF;
-        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
+        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'recover:AWAITING_APPROVAL>UNKNOWN', 'recover:DISPATCHING>UNKNOWN', 'recover:INTENT_RECORDED>UNKNOWN', 'recover:UNKNOWN>UNKNOWN', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
             RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -191,8 +219,10 @@ BEGIN
                 RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
                     NEW.id USING ERRCODE = 'FP004';
             END IF;
-        ELSIF (NEW.in_flight_until, NEW.quiet_at, NEW.request, NEW.fingerprint)
-              IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at, OLD.request, OLD.fingerprint) THEN
+        ELSIF (NEW.request, NEW.fingerprint) IS DISTINCT FROM (OLD.request, OLD.fingerprint)
+              OR (via <> 'recover' AND (NEW.in_flight_until, NEW.quiet_at)
+                  IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at))
+              OR NEW.quiet_at < OLD.quiet_at THEN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
@@ -290,6 +320,127 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    by_call uuid;
+    via text;
+    head uuid;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    by_call := NEW.presented_call;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    NEW.presented_call := NULL;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0 THEN
+            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
+            NEW.on_stop, NEW.created_at, NEW.deadline)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
+            OLD.on_stop, OLD.created_at, OLD.deadline) THEN
+            RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.seq = OLD.seq THEN
+            OLD.ended := NULL;  -- computed after this
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'run %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.call INTO head FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
+            AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL;
+        IF NOT FOUND OR NEW.seq < OLD.seq THEN
+            RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
+           OR NEW.attempts < OLD.attempts THEN
+            RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+    -- A call's outcome counts in its run without a word; everything else is presented.
+    IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures)
+       IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures) THEN
+        IF by_office = 'call' THEN
+            via := 'call';
+            IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.id = by_call
+                    AND c.run IS NOT DISTINCT FROM NEW.id AND (c.fence < by_fence
+                        OR (c.fence = by_fence AND c.owner = by_owner))) THEN
+                RAISE EXCEPTION 'run %: the presented term of its call is not the accepted one', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ('cancel', 'recover', 'repair') THEN
+                RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via IN ('repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.seq THEN
+                RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, by_version, OLD.seq
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND NOT EXISTS (
+                    SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL) THEN
+                RAISE EXCEPTION 'run %: the ledger is not held after a restore', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'run %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
+            RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
+            RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
+            SELECT 1 FROM fencepost.calls c
+                WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
+                AND c.live) THEN
+            RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE OR REPLACE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     holder record;
@@ -328,7 +479,8 @@ BEGIN
         END IF;
         SELECT c.resource, c.run, c.state, c.doubt, c.attempts INTO holder FROM fencepost.calls c
             WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
-        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run) OR holder.attempts < 1 THEN
+        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run)
+           OR (holder.attempts < 1 AND NOT holder.doubt) THEN
             RAISE EXCEPTION 'resource %: it is held by a call that was sent to set it', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;
@@ -377,7 +529,7 @@ BEGIN
             USING ERRCODE = 'FP001';
     END IF;
     IF (NEW.first_sent_at, NEW.expires_at) IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at)
-       AND (holder.attempts > 0 AND NEW.first_sent_at <= fencepost.now()
+       AND ((holder.attempts > 0 OR holder.doubt) AND NEW.first_sent_at <= fencepost.now()
             AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
         RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
     END IF;
@@ -419,3 +571,23 @@ END $$;
 CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.resource IS NOT NULL AND NEW.state = 'DISPATCHING')
     EXECUTE FUNCTION fencepost.guard_setter();
+
+CREATE OR REPLACE FUNCTION fencepost.guard_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        IF num_nonnulls(NEW.released_at, NEW.released_by, NEW.release_reason) <> 0
+           OR greatest(NEW.since, NEW.opened_at) > fencepost.now() THEN
+            RAISE EXCEPTION 'epoch %: it begins in the past, and is not released yet', NEW.epoch
+                USING ERRCODE = 'FP001';
+        END IF;
+    ELSIF (NEW.epoch, NEW.since, NEW.opened_at, NEW.opened_by, NEW.reason)
+           IS DISTINCT FROM (OLD.epoch, OLD.since, OLD.opened_at, OLD.opened_by, OLD.reason)
+          OR OLD.released_at IS NOT NULL OR NEW.released_at IS NULL OR NEW.released_by IS NULL THEN
+        RAISE EXCEPTION 'epoch %: it is released once, and nothing else of it changes', OLD.epoch
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER guard_epoch BEFORE INSERT OR UPDATE ON fencepost.epochs
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_epoch();

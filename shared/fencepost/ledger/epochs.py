@@ -1,0 +1,170 @@
+"""The epochs of a ledger that was restored to an earlier moment: opened, applied in pages, released.
+
+Each restore opens an epoch, and while one is not released the ledger is held: nothing is planned (the claim
+of a run answers `OnHold`), and whatever is in doubt is settled. Rows of `epochs` are added and released, and
+never change otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost import commands
+from fencepost.clock import uuid7
+from fencepost.errors import FencepostError
+from fencepost.ledger.connect import Connection
+
+PAGE: Final = 50
+"""Runs per transaction; a run may have hundreds of calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """One restore: what came after `since` is lost. `released_at` is None while the ledger is held."""
+
+    epoch: int
+    since: datetime
+    opened_at: datetime
+    opened_by: str
+    reason: str
+    released_at: datetime | None
+    released_by: str | None
+    release_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Affected:
+    """What a restore concerns, by the rows as they are: runs, and calls by state. `newest` is of what the
+    ledger knows: all until then is there.
+    """
+
+    runs: int
+    planned: int
+    calls: dict[str, int]
+    newest: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A call that an epoch marked and that is not settled yet."""
+
+    call: UUID
+    run: UUID
+    tenant: str
+    tool: str
+    state: str
+    error: str | None
+
+
+_COLUMNS: Final = "epoch, since, opened_at, opened_by, reason, released_at, released_by, release_reason"
+_HELD: Final = f"SELECT {_COLUMNS} FROM fencepost.epochs WHERE released_at IS NULL ORDER BY epoch"
+_OPEN: Final = f"""
+INSERT INTO fencepost.epochs (epoch, since, opened_at, opened_by, reason)
+SELECT coalesce(max(epoch), 0) + 1, %s, fencepost.now(), %s, %s FROM fencepost.epochs RETURNING {_COLUMNS}
+"""
+_RELEASE: Final = """
+UPDATE fencepost.epochs SET released_at = fencepost.now(), released_by = %s, release_reason = %s
+WHERE released_at IS NULL RETURNING epoch
+"""
+_OF_INTEREST: Final = """
+    (r.owner IS NOT NULL OR r.status IN ('PLANNING', 'COMPENSATING') OR EXISTS (
+        SELECT 1 FROM fencepost.calls c WHERE c.run = r.id AND c.tenant IS NOT DISTINCT FROM r.tenant
+            AND c.live AND c.state <> 'NEEDS_REPAIR'))
+"""
+# Also of runs that have stopped: a person may have had one of their calls asked about again.
+_RUNS: Final = f"""
+SELECT r.tenant, r.id FROM fencepost.runs r WHERE r.id > %s AND {_OF_INTEREST} ORDER BY r.id LIMIT {PAGE}
+"""
+_HELD_BY_SOMEBODY: Final = f"""
+SELECT r.tenant, r.id FROM fencepost.runs r
+WHERE NOT r.ended AND r.owner IS NOT NULL AND r.id > %s ORDER BY r.id LIMIT {PAGE}
+"""
+_AFFECTED: Final = f"""
+SELECT (SELECT count(*) FROM fencepost.runs r WHERE {_OF_INTEREST}),
+    (SELECT count(*) FROM fencepost.runs r WHERE NOT r.ended AND r.owner IS NOT NULL),
+    (SELECT coalesce(json_object_agg(s.state, s.n), '{{}}') FROM (SELECT c.state, count(*) AS n
+        FROM fencepost.calls c WHERE c.live AND c.state <> 'NEEDS_REPAIR' GROUP BY c.state) s),
+    (SELECT max(e.recorded_at) FROM fencepost.events e JOIN fencepost.runs r
+        ON r.id = e.run AND r.tenant = e.tenant AND r.seq = e.seq),
+    fencepost.now()
+"""
+_LEFT: Final = """
+SELECT c.id, c.run, c.tenant, c.tool, c.state, c.error FROM fencepost.calls c
+WHERE c.live AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = c.run AND e.call = c.id
+    AND e.tenant IS NOT DISTINCT FROM c.tenant AND e.type = 'ToolOutcomeMarkedUnknown'
+    AND e.body ->> 'code' = 'ledger_restored')
+ORDER BY c.id LIMIT %s
+"""
+_FIRST: Final = UUID(int=0)
+
+
+def held(connection: Connection) -> list[Epoch]:
+    """The epochs that are not released; none when the ledger is not held."""
+    return [Epoch(*row) for row in connection.execute(_HELD)]
+
+
+def affected(connection: Connection) -> Affected:
+    """What a restore would concern now. Reads all open runs and calls."""
+    row = connection.execute(_AFFECTED).fetchone()
+    assert row is not None
+    return Affected(*row)
+
+
+def open_epoch(connection: Connection, since: datetime, by: str, reason: str) -> Epoch:
+    """Open an epoch: from its commit on the ledger is held. Psycopg's errors for what Postgres refuses."""
+    row = connection.execute(_OPEN, [since, by, reason]).fetchone()
+    assert row is not None
+    return Epoch(*row)
+
+
+def release(connection: Connection, by: str, reason: str) -> list[int]:
+    """Release all that are open; their numbers."""
+    return [int(row[0]) for row in connection.execute(_RELEASE, [by, reason])]
+
+
+def left(connection: Connection, limit: int) -> list[Left]:
+    """Calls that an epoch marked and that are neither settled nor a person's last word; at most `limit`."""
+    return [Left(*row) for row in connection.execute(_LEFT, [limit])]
+
+
+def restore(
+    connection: Connection,
+    apply: Callable[[Sequence[commands.Command]], list[commands.Answer]],
+    epoch: Epoch,
+) -> Iterator[list[commands.Restored]]:
+    """Mark what may have been sent, page by page; what became of each page's runs, once it is committed.
+
+    Interrupted it leaves the ledger held and a part marked: recover again, which opens another epoch. Raises
+    FencepostError for a run that Postgres refuses to change.
+    """
+    yield from _pages(connection, apply, epoch, _RUNS)
+    # A claim that was under way as the epoch was opened may have been granted beside it.
+    yield from _pages(connection, apply, epoch, _HELD_BY_SOMEBODY)
+
+
+def _pages(connection: Connection, apply: Any, epoch: Epoch, query: str) -> Iterator[list[commands.Restored]]:
+    after = _FIRST
+    while found := connection.execute(query, [after]).fetchall():
+        batch = [
+            commands.Restore(
+                id=uuid7(),
+                tenant=tenant,
+                run=run,
+                epoch=epoch.epoch,
+                since=epoch.since,
+                by=epoch.opened_by,
+            )
+            for tenant, run in found
+        ]
+        answers = apply(batch)
+        after = found[-1][1]
+        for (tenant, run), answer in zip(found, answers, strict=True):
+            if not isinstance(answer, commands.Restored):
+                why = answer.why if isinstance(answer, commands.Broken) else type(answer).__name__
+                raise FencepostError(f"run {run} of {tenant} could not be marked, recover again: {why}")
+        yield [answer for answer in answers if isinstance(answer, commands.Restored)]
