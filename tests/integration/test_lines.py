@@ -47,7 +47,7 @@ class Doings:
         self.begun[name] += 1
         self.running[name] += 1
         self.most[name] = max(self.most[name], self.running[name])
-        if name != "quick":
+        if name not in ("quick", "paced"):
             await asyncio.get_running_loop().run_in_executor(None, self.gate.wait, WITHIN_S)
         self.running[name] -= 1
         return {}
@@ -90,6 +90,7 @@ def shop(database: LedgerDatabase, valkey: LocalValkey, doings: Doings) -> Itera
     add(app, doings, "slow")
     add(app, doings, "quick")
     add(app, doings, "narrow", concurrency=1, slots=SLOTS)
+    add(app, doings, "paced", rate=20)
     with opened(database, valkey, SLOTS, app) as one:
         try:
             yield one
@@ -171,6 +172,18 @@ def test_a_limit_of_the_fleet_is_waited_for_without_a_slot_and_without_an_event(
     doings.gate.set()
     until("the narrow ones are done", lambda: done(shop, "narrow") == 5, WITHIN_S)
     assert doings.most["narrow"] == 1
+    assert shop.sql("SELECT count(*) FROM fencepost.events WHERE type = 'DispatchDeferred'") == [(0,)]
+
+
+def test_a_rate_is_kept_by_those_who_stand_in_line(shop: Shop, doings: Doings) -> None:
+    paced = planned(shop, "paced", 12)
+    Step(shop.worker, Dispatcher(shop.worker)).handle(paced)
+    until("all are done", lambda: done(shop, "paced") == 12, WITHIN_S)
+    started = shop.sql(
+        "SELECT recorded_at FROM fencepost.events WHERE type = 'ToolAttemptStarted' ORDER BY 1"
+    )
+    times = [at for (at,) in started]
+    assert times[-1] - times[0] >= 10 / 20 * SECOND, "two at once, then one every twentieth of a second"
     assert shop.sql("SELECT count(*) FROM fencepost.events WHERE type = 'DispatchDeferred'") == [(0,)]
 
 
