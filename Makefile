@@ -34,6 +34,7 @@ chaos: setup ## every fault point thrice, seeded strikes with weather, a hostile
 	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
 	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather tests/acceptance/test_hostile.py tests/acceptance/test_liveness.py,Run one alone with -k NAME -x)
 	$(call step,backlog,$(BIN)/python -m fencepost_ops.bench_backlog,See what is left and what was published beyond need)
+	$(call step,outage,$(BIN)/python -m fencepost_ops.bench_outage,See which attempts were made while the service throttled)
 
 .PHONY: test
 test: lint ## everything that must pass: lint, types, import contracts, all tests
