@@ -330,3 +330,28 @@ def test_a_stopping_run_does_not_repeat_what_nothing_could_offset(bench: Bench) 
     bench.cancel(run)
     assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
     assert bench.call(call).attempts == 1
+
+
+def test_an_outage_longer_than_the_downstreams_memory_ends_with_a_person_and_no_resend(bench: Bench) -> None:
+    """The key is forgotten there, and never here: an equal intent waits for as long as it takes."""
+    run = bench.start(deadline_s=7200)
+    call = bench.debit(run, order := bench.order(), "wallet.tip")
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
+    bench.ahead(3600)  # nobody was there for as long as the key lives
+    assert bench.reconcile(run, call)[0] == c.Done("NEEDS_REPAIR")
+    assert bench.call(call).attempts == 1
+    bench.ahead(24 * 3600)
+    later = bench.start()
+    assert bench.call(bench.debit(later, order, "wallet.tip")).waits
+    assert (bench.operation(call).doubt, bench.operation(call).call) == (True, call)
+
+
+def test_an_outage_longer_than_the_downstreams_memory_is_followed_by_a_question_where_one_can_be_asked(
+    bench: Bench,
+) -> None:
+    run, call = lost(bench)
+    bench.ahead(3600)
+    ask, term = bench.reconcile(run, call)
+    assert isinstance(ask, c.Ask)
+    assert bench.one(bench.looked_up(ask, term, Answer.FOUND, "r-1")) == c.Done("SUCCEEDED")

@@ -9,7 +9,7 @@ from fencepost import commands as c
 from fencepost.ledger.connect import connect
 from fencepost.ledger.verify import verify_run
 from fencepost.outcomes import Refused, Unsure
-from fencepost.tools import Request
+from fencepost.tools import Request, operation_key
 from fencepost.wire import fingerprint
 from tests.integration.ledger_bench import TENANT, Bench
 
@@ -114,3 +114,9 @@ def test_a_request_is_other_text_if_any_part_of_it_is_other() -> None:
         )
 
     assert len({text(), text(method="PUT"), text(path="/b"), text(mode="live"), text(body=2)}) == 5
+
+
+def test_equal_intents_of_two_tools_have_keys_of_their_own() -> None:
+    """Making an invoice and paying it: one key for both would make the second a repeat of the first."""
+    keys = {operation_key("shop", "bank", tool, ("invoice", "i-1")) for tool in ("bank.make", "bank.pay")}
+    assert len(keys) == 2

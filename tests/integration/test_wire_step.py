@@ -1,8 +1,10 @@
 """The pipeline with an HTTP tool, from the ledger to a raw server and back: what is sent, asked and kept."""
 
 import asyncio
+import itertools
 import json
 import logging
+import time
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,8 +40,8 @@ class Pay(BaseModel):
     key: str
 
 
-def paying_app(memo: str = "") -> App:
-    """One version of the tool's code; `memo` is what another deploy would word differently."""
+def paying_app(memo: str | Callable[[], str] = "") -> App:
+    """One version of the tool's code; `memo` is what another deploy, or each call, words differently."""
     app = App("paying")
     bank = app.dependency(
         "bank",
@@ -61,7 +63,8 @@ def paying_app(memo: str = "") -> App:
 
     @bank.http("bank.pay", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=contract)
     def pay(args: Pay) -> Request:
-        return Request.post("/payments", json={"key": args.key, **({"memo": memo} if memo else {})})
+        said = memo() if callable(memo) else memo
+        return Request.post("/payments", json={"key": args.key, **({"memo": said} if said else {})})
 
     @pay.lookup
     def find(args: Pay, key: str) -> Request:
@@ -195,6 +198,29 @@ def test_a_deploy_that_words_the_request_differently_repeats_the_stored_bytes(
     assert b"second wording" in bodies[2], "the new code is in use"
     keys = [line for request in (first, repeat) for line in request.split(b"\r\n") if b"dempotency" in line]
     assert keys[0] == keys[1]
+
+
+def test_a_body_that_would_drift_is_sent_again_as_it_was(
+    database: LedgerDatabase, valkey: LocalValkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tool that writes time and a count into its body: a retry and a repeat send the first one's bytes."""
+    monkeypatch.setenv("BANK_TOKEN", f"Bearer {CANARY}")
+    numbers = itertools.count(1)
+    with opened(database, valkey, 4, paying_app(lambda: f"{time.time_ns()} {next(numbers)}")) as shop:
+        till = Till(shop, monkeypatch)
+        tool = shop.worker.app.registry["bank.pay", 1]
+        blind = replace(tool, lookup=None, lookup_parse=None, contract=replace(tool.contract, lookup=None))
+        shop.worker.app.registry["bank.pay", 1] = blind
+        with till.server(says("429 Too Many Requests"), raw(b""), says("200 OK", b'{"id": "p-1"}')) as server:
+            shop.planned("a")
+            till.step(Queue.DISPATCHER)
+            shop.ahead(1)
+            till.step(Queue.DISPATCHER)
+            till.step(Queue.RECONCILER)
+        assert shop.states() == ["SUCCEEDED"]
+        bodies = {request.partition(b"\r\n\r\n")[2] for request in server.requests}
+        keys = {line for r in server.requests for line in r.split(b"\r\n") if b"dempotency" in line}
+    assert (len(server.requests), len(bodies), len(keys), next(numbers)) == (3, 1, 1, 2)
 
 
 def test_more_requests_than_one_in_an_attempt_raise_an_alarm_and_are_recorded(
