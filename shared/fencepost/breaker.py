@@ -27,7 +27,6 @@ from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.deadlines import MAX_RETRY_AFTER, plus
 from fencepost.dependencies import DependencySpec
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
-from fencepost.recovery import Answer, LookupAnswer
 
 FORGET: Final = timedelta(minutes=1)
 """Failures further apart than this are not in a row, however little was asked between them."""
@@ -182,11 +181,9 @@ def learnt(outcome: Outcome) -> Learnt:
     return _said(outcome.code, outcome.retry_after)
 
 
-def learnt_of_lookup(answer: LookupAnswer) -> Learnt:
-    """What a question's answer says of its dependency: whatever was not clear, by how its detail begins."""
-    if answer.answer is not Answer.UNCLEAR:
-        return Learnt(answered=True)
-    return _said(answer.detail.partition(":")[0], None)
+def learnt_of_question(code: str, retry_after: timedelta | None) -> Learnt:
+    """What a question says of its dependency, by how it fared; nothing where it was never put."""
+    return _said(code, retry_after) if code else Learnt()
 
 
 def _said(code: str, retry_after: timedelta | None) -> Learnt:

@@ -144,13 +144,19 @@ class RecordOutcome(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLookup(Command):
-    """What the downstream said when asked whether the effect happened. `scope` is a hint, as a claim's."""
+    """What the downstream said when asked whether the effect happened. `scope` is a hint, as a claim's.
+
+    `code` is how the question itself fared, as that of an outcome: an answer's `http_` and status, or why
+    there was none; empty if it was never put. `retry_after` is what an answer asked for.
+    """
 
     term: Term
     call: UUID
     answer: LookupAnswer
     result: Payload | None = None
     scope: str = ""
+    code: str = ""
+    retry_after: timedelta | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

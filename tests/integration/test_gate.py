@@ -192,7 +192,7 @@ def test_questions_wait_too_and_the_time_counts_for_nobody(bench: Bench) -> None
     asked, term = bench.reconcile(run, call)
     assert isinstance(asked, c.Ask)
     assert known(bench).state == State.HALF_OPEN
-    bench.one(bench.looked_up(asked, term, Answer.FOUND, "r-1"))
+    bench.one(replace(bench.looked_up(asked, term, Answer.FOUND, "r-1"), code="http_200"))
     assert known(bench).state == State.CLOSED, "a question that is answered is a probe as well"
 
 
@@ -200,10 +200,17 @@ def test_a_question_without_an_answer_counts_against_the_dependency(bench: Bench
     run, call = waiting(bench)
     bench.record(*bench.dispatch(run, call), LOST)
     asked, term = bench.reconcile(run, call)
-    said = bench.looked_up(asked, term, Answer.UNCLEAR)
-    object.__setattr__(said.answer, "detail", "timeout: no answer within 2 s")
-    bench.one(said)
+    bench.one(replace(bench.looked_up(asked, term, Answer.UNCLEAR), code="timeout"))
     assert known(bench).failures == 2
+
+
+def test_a_question_is_told_by_its_answer_to_come_later_as_well(bench: Bench) -> None:
+    run, call = waiting(bench)
+    bench.record(*bench.dispatch(run, call), LOST)
+    asked, term = bench.reconcile(run, call)
+    busy = bench.looked_up(asked, term, Answer.UNCLEAR)
+    bench.one(replace(busy, code="http_503", retry_after=7 * SECOND))
+    assert (known(bench).state, known(bench).reason) == (State.OPEN, "http_503, Retry-After 7 s")
 
 
 def test_a_compensation_waits_and_so_does_its_deadline(bench: Bench) -> None:

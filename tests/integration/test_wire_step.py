@@ -239,6 +239,16 @@ def test_more_requests_than_one_in_an_attempt_raise_an_alarm_and_are_recorded(
     assert alarm.levelno == logging.ERROR
 
 
+def test_a_lookup_that_is_told_to_come_later_closes_the_dependency(till: Till) -> None:
+    busy = says("503 Service Unavailable", b"", "Retry-After: 9")
+    with till.server(raw(b""), busy):
+        till.shop.planned("a")
+        till.step(Queue.DISPATCHER)
+        till.step(Queue.RECONCILER)
+    found = till.shop.sql("SELECT state, reason FROM fencepost.dependencies WHERE scope = 'bank/default'")
+    assert found == [("open", "http_503, Retry-After 9 s")]
+
+
 def test_a_client_that_sends_again_by_itself_is_seen_on_the_wire_and_put_on_record(till: Till) -> None:
     engine = till.shop.worker.engine
     once = engine._exchange

@@ -23,13 +23,12 @@ from fencepost.breaker import (
     failure_class,
     learn,
     learnt,
-    learnt_of_lookup,
+    learnt_of_question,
     wake_at,
 )
 from fencepost.deadlines import MAX_RETRY_AFTER
 from fencepost.dependencies import Breaker, DependencySpec
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
-from fencepost.recovery import Answer, LookupAnswer
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -94,20 +93,27 @@ def test_what_an_outcome_says_of_its_dependency(
 
 
 @pytest.mark.parametrize(
-    ("answer", "detail", "says"),
+    ("code", "says"),
     [
-        (Answer.FOUND, "", ANSWERED),
-        (Answer.ABSENT, "", ANSWERED),
-        (Answer.FOUND_OTHER, "", ANSWERED),
-        (Answer.UNCLEAR, "http_503", Learnt(failed=True, code="http_503")),
-        (Answer.UNCLEAR, "timeout: no answer within 1 s", Learnt(failed=True, code="timeout")),
-        (Answer.UNCLEAR, "connect_failed: refused", Learnt(failed=True, code="connect_failed")),
-        (Answer.UNCLEAR, "deadline_passed: late", Learnt(code="deadline_passed")),
-        (Answer.UNCLEAR, "http_403", Learnt(answered=True, code="http_403")),
+        ("http_200", "answered"),
+        ("http_404", "answered"),
+        ("http_403", "answered"),
+        ("http_503", "failed"),
+        ("http_429", "failed"),
+        ("timeout", "failed"),
+        ("connect_failed", "failed"),
+        ("deadline_passed", "nothing"),
+        ("", "nothing"),
     ],
 )
-def test_what_a_lookup_says_of_its_dependency(answer: Answer, detail: str, says: Learnt) -> None:
-    assert learnt_of_lookup(LookupAnswer(answer, NOW, detail=detail)) == says
+def test_what_a_question_says_of_its_dependency(code: str, says: str) -> None:
+    said = learnt_of_question(code, None)
+    assert ("failed" if said.failed else "answered" if said.answered else "nothing") == says
+
+
+def test_a_question_closes_by_a_retry_after_as_well() -> None:
+    assert learnt_of_question("http_503", 7 * SECOND).retry_after == 7 * SECOND
+    assert learnt_of_question("http_200", 7 * SECOND).retry_after is None
 
 
 def test_only_a_429_or_503_closes_by_its_retry_after() -> None:

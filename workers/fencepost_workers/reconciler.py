@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import Any
 from urllib.parse import urlsplit
 
 from fencepost import commands as c
 from fencepost.errors import FaultInjected
 from fencepost.ledger.reads import Prepared
-from fencepost.outcomes import classify_lookup, result_text, told
+from fencepost.outcomes import Answered, Sent, classify_lookup, result_text, retry_after, told
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
@@ -39,7 +40,7 @@ class Reconciler(Role):
         if isinstance(order, c.Send):
             return await attempt(self, order, held)
         asked = expect(order, c.Ask)
-        found = await self._ask(asked, held)
+        found, heard = await self._ask(asked, held)
         try:
             fault("reconcile.after_lookup")
         except FaultInjected as error:
@@ -52,11 +53,13 @@ class Reconciler(Role):
             call=asked.call.id,
             answer=_answer(asked, found, result),
             scope=asked.call.scope,
+            **heard,
             result=result,
             payloads=(result,) if result else (),
         )
 
-    async def _ask(self, order: c.Ask, held: Held) -> LookupResult:
+    async def _ask(self, order: c.Ask, held: Held) -> tuple[LookupResult, dict[str, Any]]:
+        """What was found, and how the question fared."""
         call = order.call
         tool = self.worker.app.registry[call.tool, call.tool_version]
         try:
@@ -64,9 +67,9 @@ class Reconciler(Role):
             question = tool.lookup_request(args, call.operation or "")
             headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
-            return Unclear(told(error))
+            return Unclear(told(error)), {}
         if (why := _elsewhere(call.request, question)) is not None:
-            return Unclear(why)
+            return Unclear(why), {}
         sent = await self.worker.engine.send(
             question,
             key=None,
@@ -76,7 +79,8 @@ class Reconciler(Role):
             headers=headers,
             kind="lookup",
         )
-        return classify_lookup(tool, args, credentials.hide_sent(sent))
+        now = order.asked_at + order.timeout - timedelta(seconds=held.remaining(order.timeout))
+        return classify_lookup(tool, args, credentials.hide_sent(sent)), _heard(sent, now)
 
     def evidence(self, command: c.Command) -> c.Command | None:
         """A real answer to a repeat is evidence; an answer to a question is not: it may be old."""
@@ -85,6 +89,13 @@ class Reconciler(Role):
     def recorded(self) -> None:
         """After the lookup's COMMIT."""
         fault("reconcile.after_record")
+
+
+def _heard(sent: Sent, now: datetime) -> dict[str, Any]:
+    """How a question fared, for whoever judges its dependency."""
+    if not isinstance(sent, Answered):
+        return {"code": sent.code}
+    return {"code": f"http_{sent.response.status}", "retry_after": retry_after(sent.response, now)}
 
 
 def _elsewhere(request: str | None, question: StoredRequest) -> str | None:

@@ -243,7 +243,7 @@ def record_lookup(fold: Fold, command: RecordLookup) -> Answer:
         return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
     fold.present(call.id, "term")
     fold.takeovers = 0
-    gate.learn(fold, call, tool, breaker.learnt_of_lookup(command.answer))
+    gate.learn(fold, call, tool, breaker.learnt_of_question(command.code, command.retry_after))
     body = {"lookup": _lookup_text(command.answer), "ready_at": rfc3339(fold.now)}
     fold.emit(E.TOOL_LOOKUP_RECORDED, body, call=call.id, attempt=call.attempts)
     asked = fold.call(call.id)

@@ -76,4 +76,4 @@ def any_failing(parameters: dict[str, Any]) -> bool:
 def _said(command: c.RecordOutcome | c.RecordLookup) -> breaker.Learnt:
     if isinstance(command, c.RecordOutcome):
         return breaker.learnt(command.outcome)
-    return breaker.learnt_of_lookup(command.answer)
+    return breaker.learnt_of_question(command.code, command.retry_after)
