@@ -101,12 +101,19 @@ class Spool:
 
     def strange_keys(self) -> Iterator[list[str]]:
         """Pages of the effects' keys that no intent here has."""
-        found = self._sql.execute(
-            "SELECT DISTINCT key FROM effects e WHERE key IS NOT NULL AND inside"
-            " AND NOT EXISTS (SELECT 1 FROM intents i WHERE i.key = e.key)"
-        ).fetchall()
-        for begin in range(0, len(found), _PAGE):
-            yield [key for (key,) in found[begin : begin + _PAGE]]
+        wanted = (
+            "SELECT n, key FROM effects e WHERE n > ? AND key IS NOT NULL AND inside"
+            " AND NOT EXISTS (SELECT 1 FROM intents i WHERE i.key = e.key) ORDER BY n LIMIT ?"
+        )
+        for rows in self._pages(wanted):
+            yield sorted({key for _, key in rows})
+
+    def _pages(self, wanted: str) -> Iterator[list[Any]]:
+        """The rows of a statement that takes the number to begin after, and how many."""
+        last = 0
+        while rows := self._sql.execute(wanted, (last, _PAGE)).fetchall():
+            last = rows[-1][0]
+            yield rows
 
     def disown(self, keys: Iterable[str]) -> None:
         """The effects of these keys are another dependency's."""
@@ -119,15 +126,12 @@ class Spool:
 
     def unsure(self) -> Iterator[list[Intent]]:
         """Pages of the intents that were not settled when they were read, or have no effect."""
-        found = self._sql.execute(
-            "SELECT n FROM intents i WHERE rank < 3"
-            " OR NOT EXISTS (SELECT 1 FROM effects e WHERE e.intent = i.n)"
-        ).fetchall()
-        for begin in range(0, len(found), _PAGE):
-            numbers = [n for (n,) in found[begin : begin + _PAGE]]
-            marks = ", ".join("?" * len(numbers))
-            rows = self._sql.execute(f"SELECT data FROM intents WHERE n IN ({marks})", numbers)
-            yield [_intent(data) for (data,) in rows]
+        wanted = (
+            "SELECT n, data FROM intents i WHERE n > ? AND (rank < 3"
+            " OR NOT EXISTS (SELECT 1 FROM effects e WHERE e.intent = i.n)) ORDER BY n LIMIT ?"
+        )
+        for rows in self._pages(wanted):
+            yield [_intent(data) for _, data in rows]
 
     def renew(self, intents: Iterable[Intent]) -> None:
         """Replace what was read of these before."""
@@ -141,22 +145,18 @@ class Spool:
             "SELECT n, data FROM intents i WHERE n > ? AND (inside"
             " OR EXISTS (SELECT 1 FROM effects e WHERE e.intent = i.n AND e.inside)) ORDER BY n LIMIT ?"
         )
-        last = 0
-        while rows := self._sql.execute(wanted, (last, _PAGE)).fetchall():
-            last = rows[-1][0]
+        for rows in self._pages(wanted):
             for n, data in rows:
                 of = self._sql.execute("SELECT data FROM effects WHERE intent = ? ORDER BY n", (n,))
                 yield _intent(data), [_effect(kept) for (kept,) in of]
 
     def orphans(self) -> Iterator[BookedEffect]:
         """The effects of the period that belong to no intent, here or at another dependency."""
-        last = 0
         wanted = (
             "SELECT n, data FROM effects WHERE n > ? AND intent IS NULL AND inside AND NOT foreign_key"
             " ORDER BY n LIMIT ?"
         )
-        while rows := self._sql.execute(wanted, (last, _PAGE)).fetchall():
-            last = rows[-1][0]
+        for rows in self._pages(wanted):
             yield from (_effect(data) for _, data in rows)
 
 
