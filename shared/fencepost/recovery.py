@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from fencepost.contracts import AfterTakeover, Dedupes, Effect, FirstFailure, Natural
+from fencepost.contracts import AfterTakeover, Dedupes, Effect, Natural
 from fencepost.deadlines import backoff, plus, quiet_at
 from fencepost.doubts import (
     Answer,
@@ -228,14 +228,7 @@ def _by_key(facts: Facts) -> Decision | None:
 
 
 def _key_repeats(facts: Facts) -> bool:
-    """Whether the key makes a repeat safe and its answer is proof.
-
-    Where another request under the key is answered as the first was, the answer has to be compared.
-    """
-    repeat = facts.contract.repeat
-    if not isinstance(repeat, Dedupes) or not facts.compares:
-        return facts.contract.repeats_by_key
-    return repeat.window > timedelta(0) and repeat.first_failure is not FirstFailure.UNKNOWN
+    return facts.contract.repeats_by_key_if(compares=facts.compares)
 
 
 def _window_open(facts: Facts, at: datetime) -> bool:
@@ -308,7 +301,7 @@ def _why_nobody_else(facts: Facts) -> str:
         return "a later call has set the same resource since; a repeat would overwrite what it set"
     if not _run_allows(facts, stopping=_key_repeats(facts)):
         return f"a run that is {facts.run} may not repeat this call"
-    if facts.contract.repeats_by_key:
+    if _key_repeats(facts):
         return "the downstream may no longer know the key"
     return "the contract offers neither a proof of absence nor a safe repeat"
 

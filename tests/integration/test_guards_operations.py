@@ -93,6 +93,7 @@ PAST = {
     "preview": "p",
     "reused": 1,
     "proof": uuid7(),
+    "releases": True,
 }
 
 
@@ -275,6 +276,13 @@ def test_a_key_is_first_sent_by_an_attempt_and_not_in_the_future(target: KeyTarg
         assert target.attack.attempt(now, target.key, role=role) is None
         for later in ("fencepost.now() + interval '1 s'", "'infinity'"):
             assert target.attack.attempt(sent.format(later), target.key, role=role) == "FP001"
+
+
+def test_what_its_contract_says_of_failures_is_noted_as_a_key_is_sent(target: KeyTarget) -> None:
+    for attempts, refused in ((0, "FP001"), (1, None)):
+        target.hold("DISPATCHING", attempts=attempts)
+        for role in ROLES:
+            assert target.update(role, status="open", releases=True) == refused
 
 
 def test_a_window_opens_with_the_first_send(target: KeyTarget) -> None:

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -152,6 +153,32 @@ def test_every_class_states_its_promise_and_its_risk_in_a_sentence_of_its_own() 
 def test_a_window_without_a_documented_first_failure_is_said_to_need_a_person() -> None:
     risk = residual_risk(Effect.REVERSIBLE, Contract(repeat=Dedupes(window=HOUR)))
     assert "an unknown outcome takes a person" in risk
+
+
+def test_what_is_set_again_promises_and_risks_something_else() -> None:
+    named = Contract(repeat=Natural(resource=str), settle=SECOND)
+    told = promise(Effect.REVERSIBLE, named), residual_risk(Effect.REVERSIBLE, named)
+    assert "set again when all is quiet" in told[0]
+    assert "somebody else sets in between" in told[1]
+    for lacking in (Contract(repeat=Natural(resource=str)), Contract(repeat=Natural(), settle=SECOND)):
+        assert not lacking.sets_again
+        assert "takes a person" in residual_risk(Effect.REVERSIBLE, lacking)
+
+
+def test_an_answer_that_is_compared_lends_a_key_what_an_ignored_mismatch_takes_away() -> None:
+    ignored = Dedupes(window=HOUR, mismatch=Mismatch.IGNORED, first_failure=FirstFailure.REPLAYED)
+    for repeat, compared, alone in (
+        (ignored, True, False),
+        (DEDUPES, True, True),
+        (replace(ignored, window=timedelta(0)), False, False),
+        (replace(ignored, first_failure=FirstFailure.UNKNOWN), False, False),
+        (Natural(resource=str), False, False),
+    ):
+        contract = Contract(repeat=repeat)
+        assert contract.repeats_by_key_if(compares=True) is compared
+        assert contract.repeats_by_key_if(compares=False) is contract.repeats_by_key is alone
+    risk = residual_risk(Effect.REVERSIBLE, Contract(repeat=ignored), compares=True)
+    assert risk == "Equal keys are recognised for 1 h after the first send; then it takes a person."
 
 
 def test_a_contract_has_one_canonical_text() -> None:

@@ -65,7 +65,7 @@ def _show_catalogue(as_json: bool) -> None:
 
 def _described(tool: Tool) -> dict[str, Any]:
     repeat, lookup = tool.contract.repeat, tool.contract.lookup
-    risk = residual_risk(tool.effect, tool.contract)
+    risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
     if tool.kind == "python":
         risk += " That the function does only what its contract says is its author's word."
     return {

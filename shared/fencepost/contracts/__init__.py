@@ -202,6 +202,21 @@ class Contract:
             and self.repeat.first_failure is not FirstFailure.UNKNOWN
         )
 
+    def repeats_by_key_if(self, *, compares: bool) -> bool:
+        """As `repeats_by_key`, for a tool that can tell whether an answer is for what was sent, or cannot.
+
+        Where another request under a known key is answered as the first was, only a compared answer is proof.
+        """
+        if not compares or not isinstance(self.repeat, Dedupes):
+            return self.repeats_by_key
+        return self.repeat.window > ZERO and self.repeat.first_failure is not FirstFailure.UNKNOWN
+
+    @property
+    def sets_again(self) -> bool:
+        """Whether an unknown outcome is settled by setting the same again, when what was sent is quiet."""
+        natural = isinstance(self.repeat, Natural) and self.repeat.resource is not None
+        return natural and self.settle is not None
+
     def to_json(self) -> Mapping[str, Any]:
         """The contract as JSON fit for hashing: durations in whole microseconds, sets sorted, no floats."""
         return {
@@ -266,6 +281,8 @@ def promise(effect: Effect, contract: Contract) -> str:
             return "At most one effect per intent while equal keys are recognised, whatever happens here."
         case ToolClass.LOOKUP_ONLY:
             return "At most one effect per intent: repeated only after a lookup has proved the absence."
+        case ToolClass.NEITHER if contract.sets_again:
+            return "Setting it twice is setting it once: set again when all is quiet, one call at a time."
         case ToolClass.NEITHER:
             return "At most one effect per intent: one automatic attempt; a person after an unknown outcome."
 
@@ -280,8 +297,11 @@ def _said(span: timedelta | None) -> str:
     return f"{span.total_seconds():g} s"
 
 
-def residual_risk(effect: Effect, contract: Contract) -> str:
-    """What this class cannot promise, in one sentence, for an operator to read beside `promise`."""
+def residual_risk(effect: Effect, contract: Contract, *, compares: bool = False) -> str:
+    """What this class cannot promise, in one sentence, for an operator to read beside `promise`.
+
+    `compares`: the tool can tell whether an answer is for what was sent.
+    """
     repeat = contract.repeat
     match tool_class(effect, contract):
         case ToolClass.READ:
@@ -290,7 +310,7 @@ def residual_risk(effect: Effect, contract: Contract) -> str:
             window = repeat.window if isinstance(repeat, Dedupes) else ZERO
             if window >= WHILE_IT_EXISTS:
                 return "A name is taken while what bears it exists; once deleted, a repeat makes another."
-            if contract.repeats_by_key or contract.absence_provable:
+            if contract.repeats_by_key_if(compares=compares) or contract.absence_provable:
                 known = f"Equal keys are recognised for {_said(window)} after the first send"
                 return f"{known}; then it takes a person."
             return f"Equal keys are recognised for {_said(window)}, yet an unknown outcome takes a person."
@@ -298,5 +318,7 @@ def residual_risk(effect: Effect, contract: Contract) -> str:
             return (
                 f"A request landing over {_said(contract.settle)} late (a paused worker) is a second effect."
             )
+        case ToolClass.NEITHER if contract.sets_again:
+            return "A value that somebody else sets in between is overwritten by the repeat."
         case ToolClass.NEITHER:
             return "Every unknown outcome takes a person; a paused worker's late request cannot be told."

@@ -451,8 +451,8 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
-           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
-                NEW.preview, NEW.proof) <> 0 THEN
+           OR NEW.releases OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt,
+                NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;
@@ -490,7 +490,7 @@ BEGIN
         END IF;
         IF NEW.status <> (CASE WHEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') THEN 'open' ELSE 'released' END)
            OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
-           OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases
            OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
                 holder.state USING ERRCODE = 'FP001';
@@ -532,6 +532,10 @@ BEGIN
        AND ((holder.attempts > 0 OR holder.doubt) AND NEW.first_sent_at <= fencepost.now()
             AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
         RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.releases <> OLD.releases AND holder.attempts < 1 THEN
+        RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
+            USING ERRCODE = 'FP001';
     END IF;
     IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
         RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
