@@ -164,4 +164,7 @@ def test_a_closed_dependency_and_a_hidden_retry_are_found(bench: Bench, shell: S
     found(told, "warning", "wallet/default is left alone for")
     found(told, "warning", "(http_429, Retry-After 30 s); 1 call may wait for it")
     found(told, "problem", "1 attempt of the last day sent a request more than once")
+    bench.cancel(run)
+    bench.ahead(31)
+    found(shell.json("doctor", exit_code=1), "ok", "none is closed")
     assert "2 requests in one attempt: something sends again" in shell.ok("show", str(run))

@@ -87,12 +87,16 @@ WHERE NOT EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.id = s.id)
   AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = s.id)
 """
 
+# One that nobody needs stays as it was when it was last tried: it is no news.
 _DEPENDENCIES: Final = """
-SELECT d.scope, d.state, coalesce(d.reason, ''), coalesce(extract(epoch FROM now - d.opened_at), 0)::float8,
-       greatest(0, coalesce(extract(epoch FROM d.closed_until - now), 0))::float8,
-       (SELECT count(*) FROM fencepost.calls c
-        WHERE c.live AND c.scope = d.scope AND c.state IN ('INTENT_RECORDED', 'UNKNOWN'))
-FROM fencepost.dependencies d, fencepost.now() AS now WHERE d.state <> 'closed' ORDER BY 1
+SELECT * FROM (
+  SELECT d.scope, d.state, coalesce(d.reason, ''),
+         coalesce(extract(epoch FROM now - d.opened_at), 0)::float8,
+         greatest(0, coalesce(extract(epoch FROM d.closed_until - now), 0))::float8 AS remaining,
+         (SELECT count(*) FROM fencepost.calls c
+          WHERE c.live AND c.scope = d.scope AND c.state IN ('INTENT_RECORDED', 'UNKNOWN')) AS waiting
+  FROM fencepost.dependencies d, fencepost.now() AS now WHERE d.state <> 'closed') AS found
+WHERE remaining > 0 OR waiting > 0 ORDER BY scope
 """
 _HIDDEN: Final = """
 SELECT count(*) FROM fencepost.events
