@@ -2,11 +2,13 @@
 
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from fencepost import commands as c
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
+from fencepost_ops.checker import check
 from tests.integration.ledger_bench import Bench
 from tests.integration.shell import Shell
 
@@ -145,3 +147,27 @@ def test_the_command_line_compensates(bench: Bench, no_settings: None) -> None:
     told = shell.ok("repair", str(call), "--compensate", "--receipt", "d-9", *reason)
     assert told == f"call {call} is SUCCEEDED; its effect is to be offset\n"
     assert bench.status(run) == "COMPENSATING"
+
+
+@pytest.mark.parametrize("on_stop", ["compensate", "leave"])
+def test_the_checker_has_nothing_against_it(bench: Bench, on_stop: str) -> None:
+    run = bench.start(deadline_s=600, on_stop=on_stop)
+    call = doubtful(bench, run)
+    bench.cancel(run)
+    assert bench.repair(call, c.COMPENSATE, "d-9") == c.Done("SUCCEEDED")
+    offset_by_fleet(bench, run)
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=True, runs=[run])
+    assert [v.message for verdict in report.verdicts for v in verdict.violations] == []
+
+
+def test_the_checker_has_nothing_against_a_word_on_what_was_left(bench: Bench) -> None:
+    run = bench.start(deadline_s=600)
+    call = bench.debit(run, bench.order(), "mail.send")
+    bench.succeed(run, call, "m-1")
+    bench.cancel(run)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    assert bench.repair(call, c.LEAVE) == c.Done("SUCCEEDED")
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=True, runs=[run])
+    assert [v.message for verdict in report.verdicts for v in verdict.violations] == []

@@ -15,6 +15,7 @@ from fencepost import commands as c
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.outcomes import Applied, Unsure
+from fencepost_ops.checker import check
 from fencepost_ops.local import LocalPostgres
 from tests.integration.ledger_bench import Bench
 from tests.integration.shell import Shell
@@ -48,11 +49,11 @@ def ledgers(bench: Bench, second: str) -> Iterator[dict[str, Ledger]]:
 class Case:
     """A call that waits for a person, and what two persons say of it."""
 
-    def __init__(self, bench: Bench, ledgers: dict[str, Ledger], second: str) -> None:
+    def __init__(self, bench: Bench, ledgers: dict[str, Ledger], second: str, **how: Any) -> None:
         self.bench = bench
         self.ledgers = ledgers
         self.logins = {"ann": login(bench.database.dsns["operator"]), "bob": login(second)}
-        self.run = bench.start(deadline_s=36_000)
+        self.run = bench.start(deadline_s=36_000, **how)
         self.call = bench.debit(self.run, bench.order(), "mail.send")
         self.send, self.term = bench.dispatch(self.run, self.call)
         bench.record(self.send, self.term, LOST)
@@ -103,6 +104,19 @@ def test_one_asks_and_another_confirms_and_both_are_history(case: Case) -> None:
     assert decided.data["asked"] == {"by": "ann", "login": case.logins["ann"], "version": asked.seq}
     assert decided.data["confirmed"] == "bob looked"
     assert bench.call(case.call).proposed is None
+
+
+def test_the_checker_has_nothing_against_what_two_decide_of_a_run_that_has_stopped(
+    bench: Bench, ledgers: dict[str, Ledger], second: str
+) -> None:
+    case = Case(bench, ledgers, second, on_stop="leave")
+    case.bench.cancel(case.run)
+    assert case.bench.status(case.run) == "STOPPED"
+    assert case.ask("SUCCEEDED", receipt="m-7") == c.Done("NEEDS_REPAIR")
+    assert case.say(c.CONFIRM, "bob") == c.Done("SUCCEEDED")
+    with psycopg.connect(case.bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=True, runs=[case.run])
+    assert [v.message for verdict in report.verdicts for v in verdict.violations] == []
 
 
 def test_what_is_asked_for_is_what_is_confirmed(case: Case) -> None:

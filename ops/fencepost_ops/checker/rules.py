@@ -12,7 +12,9 @@ from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
 
 C = CallState
 
-_OFFICES_AFTER_END = frozenset({"EvidenceFiled", "ToolEffectReconciled", "RepairRequested", "RepairDecided"})
+_OFFICES_AFTER_END = frozenset(
+    {"EvidenceFiled", "ToolEffectReconciled", "RepairRequested", "RepairProposed", "RepairDecided"}
+)
 _ASKING = frozenset({"LeaseAcquired", "ToolLookupRecorded", "ReconciliationDeferred"})
 """How a call that a person sent back to be asked about is reconciled: bookkeeping, no effect."""
 _AFTER_CALL_END = frozenset({"EvidenceFiled", "RepairRequested"})
@@ -75,7 +77,7 @@ def completion(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Itera
                 yield _of(call, at(event, f"the run completed while {call.named} was {how}"))
 
 
-def after_end(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """I8: after a run's end, and after a call's, only what the tables of states allow."""
     call = story.calls.get(event.call) if event.call is not None else None
     if story.ended is not None:
@@ -85,7 +87,9 @@ def after_end(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterat
         if not allowed:
             yield at(event, f"it came after the run had ended with event {story.ended}")
             return
-    if call is not None and call.state in ENDED and event.type not in _AFTER_CALL_END:
+    # On an effect that a stopped run did not offset a person has a word: again, or left.
+    word = event.type == "RepairDecided" and "offset" in body
+    if call is not None and call.state in ENDED and event.type not in _AFTER_CALL_END and not word:
         yield at(event, f"{call.named} had already ended {call.state}")
 
 
