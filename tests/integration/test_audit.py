@@ -219,6 +219,16 @@ def audited_before(payments: Payments) -> bool:
     return any(effect.key not in keys for effect in payments.sandbox.book.effects("wallet"))
 
 
+def test_the_sandbox_a_fleet_talks_to_has_its_book_built_in(payments: Payments, shell: Shell) -> None:
+    payments.paid(payments.order())
+    since = ("--since", "10m", "--slack", "1m")
+    result = shell("audit", "wallet", *since, "--json", FENCEPOST_SANDBOX_URL=payments.sandbox.url)
+    assert json.loads(result.stdout)["counts"]["matched"] == 1
+    assert "nobody reads the book" in shell.refused(2, "audit", "wallet", *since)
+    stranger = shell.refused(2, "audit", "strange", *since, FENCEPOST_SANDBOX_URL=payments.sandbox.url)
+    assert "nobody reads the book of strange/default" in stranger
+
+
 def test_an_effect_of_a_call_first_sent_long_ago_is_found_by_its_key(
     payments: Payments, shell: Shell
 ) -> None:

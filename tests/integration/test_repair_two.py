@@ -197,6 +197,8 @@ def test_the_command_line_asks_and_confirms(bench: Bench, second: str, case: Cas
     call = str(case.call)
     told = shell.ok("repair", call, "--accept-unknown", "--reason", "it is gone", "--by", "ann")
     assert f"another operator confirms it with fencepost repair {call} --confirm --reason TEXT" in told
+    asked = shell.json("repair", call, "--accept-unknown", "--reason", "it is gone", "--by", "ann")
+    assert (asked["state"], asked["asked_for"]) == ("NEEDS_REPAIR", "ACCEPTED_UNKNOWN")
     listed = next(one for one in shell.json("unresolved", exit_code=1) if one["call"] == call)
     assert "--confirm   (ACCEPTED_UNKNOWN, asked for by ann until " in listed["next"][0]
     assert "asked   ACCEPTED_UNKNOWN, asked for by ann until" in shell("unresolved").stdout

@@ -37,9 +37,15 @@ def scope_of(name: str, app: App | None) -> str:
     return known[0].scope
 
 
-def reader_of(scope: str, app: App | None, book: str | None, service: str | None) -> BookReader:
-    """Who reads the book of this dependency. UsageError, saying what to do, if nobody can."""
+def reader_of(
+    scope: str, app: App | None, book: str | None, service: str | None, sandbox: str | None = None
+) -> BookReader:
+    """Who reads the book of this dependency: a named sandbox's, else the application's own, else that of the
+    `sandbox` the fleet talks to. UsageError, saying what to do, if nobody can.
+    """
     name = service or scope.partition("/")[0]
+    if book is None and sandbox and name in SANDBOX_SERVICES and (app is None or scope not in app.books):
+        book = sandbox
     if book is not None:
         if name not in SANDBOX_SERVICES:
             raise UsageError(

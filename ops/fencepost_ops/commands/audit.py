@@ -22,6 +22,7 @@ from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.errors import UsageError
 from fencepost.ledger import listings
+from fencepost.settings import variable
 from fencepost.states import CallState
 from fencepost_ops.audit.auditing import Audit, audited
 from fencepost_ops.audit.books import reader_of, scope_of
@@ -100,10 +101,10 @@ def audit(
     """Hold the ledger against the downstream's own list of effects, both ways.
 
     DEPENDENCY is its name, or name/account. The application says how its list is read (@dependency.book), or
-    --book names a sandbox. What differs is listed: missing, duplicate, without intent, found although in
-    doubt or denied, and differing in receipt, amount or arguments; then what is in doubt on both sides. A
-    running fleet may be audited at any time. Exit code 1 if anything differs; with --every, if anything ever
-    did.
+    --book names a sandbox; by default that of FENCEPOST_SANDBOX_URL. What differs is listed: missing,
+    duplicate, without intent, found although in doubt or denied, and differing in receipt, amount or
+    arguments; then what is in doubt on both sides. A running fleet may be audited at any time. Exit code 1 if
+    anything differs; with --every, if anything ever did.
     """
     if as_csv and as_json:
         raise click.UsageError("give --json or --csv, not both")
@@ -111,7 +112,7 @@ def audit(
         raise click.UsageError("--every audits up to now each time: leave out --until")
     app = session.app()
     scope = scope_of(dependency, app)
-    read = reader_of(scope, app, book, service)
+    read = reader_of(scope, app, book, service, variable("FENCEPOST_SANDBOX_URL"))
     form = _JSON(line=every is not None) if as_json else _CSVForm() if as_csv else _Table()
 
     def once() -> int:

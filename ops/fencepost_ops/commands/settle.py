@@ -152,7 +152,9 @@ def _repair_one(
     with session.client() as client:
         state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
     if as_json:
-        print_json({"call": found.call, "run": found.run, "tenant": found.tenant, "state": state})
+        asked = decision if state == CallState.NEEDS_REPAIR else None  # another operator is to confirm it
+        told = {"call": found.call, "run": found.run, "tenant": found.tenant, "state": state}
+        print_json(told | {"asked_for": asked})
         return
     if decision == OFFSET:
         click.echo(f"the effect of call {found.call} is to be offset once more")
