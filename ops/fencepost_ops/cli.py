@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "stats": "fencepost_ops.commands.stats:stats",
     "audit": "fencepost_ops.commands.audit:audit",
     "intake": "fencepost_ops.commands.intake:intake",
+    "recover": "fencepost_ops.commands.recover:recover",
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
     "tools": "fencepost_ops.commands.tools:tools",
@@ -48,7 +49,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
-    "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "stats"),
+    "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
     "Prove": ("demo", "chaos", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 from fencepost import commands
@@ -38,14 +38,14 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Affected:
-    """What a restore concerns, by the rows as they are: runs, and calls by state. `newest` is of what the
-    ledger knows: all until then is there.
+    """What a restore concerns, by the rows as they are: runs under a term of a planner or compensator, and
+    open calls by state. `last_stamp` is the last that a worker left here: if none has come back since the
+    restore, about the moment the ledger stands at.
     """
 
     runs: int
-    planned: int
     calls: dict[str, int]
-    newest: datetime | None
+    last_stamp: datetime | None
     now: datetime
 
 
@@ -71,26 +71,21 @@ _RELEASE: Final = """
 UPDATE fencepost.epochs SET released_at = fencepost.now(), released_by = %s, release_reason = %s
 WHERE released_at IS NULL RETURNING epoch
 """
-_OF_INTEREST: Final = """
-    (r.owner IS NOT NULL OR r.status IN ('PLANNING', 'COMPENSATING') OR EXISTS (
-        SELECT 1 FROM fencepost.calls c WHERE c.run = r.id AND c.tenant IS NOT DISTINCT FROM r.tenant
-            AND c.live AND c.state <> 'NEEDS_REPAIR'))
+# Of whatever run: a person may have had a call of one that has stopped asked about again.
+_OPEN_CALLS: Final = "FROM fencepost.calls c WHERE c.live AND c.state <> 'NEEDS_REPAIR'"
+_HELD_RUNS: Final = """FROM fencepost.runs r WHERE NOT r.ended
+    AND (r.owner IS NOT NULL OR (r.status IN ('PLANNING', 'COMPENSATING') AND r.open = r.repairs))"""
+_CALLING: Final = f"""
+SELECT DISTINCT c.run, c.tenant {_OPEN_CALLS} AND c.run > %s ORDER BY c.run LIMIT {PAGE}
 """
-# Also of runs that have stopped: a person may have had one of their calls asked about again.
-_RUNS: Final = f"""
-SELECT r.tenant, r.id FROM fencepost.runs r WHERE r.id > %s AND {_OF_INTEREST} ORDER BY r.id LIMIT {PAGE}
-"""
-_HELD_BY_SOMEBODY: Final = f"""
-SELECT r.tenant, r.id FROM fencepost.runs r
-WHERE NOT r.ended AND r.owner IS NOT NULL AND r.id > %s ORDER BY r.id LIMIT {PAGE}
+_PLANNING: Final = f"""
+SELECT r.id, r.tenant {_HELD_RUNS} AND r.id > %s ORDER BY r.id LIMIT {PAGE}
 """
 _AFFECTED: Final = f"""
-SELECT (SELECT count(*) FROM fencepost.runs r WHERE {_OF_INTEREST}),
-    (SELECT count(*) FROM fencepost.runs r WHERE NOT r.ended AND r.owner IS NOT NULL),
-    (SELECT coalesce(json_object_agg(s.state, s.n), '{{}}') FROM (SELECT c.state, count(*) AS n
-        FROM fencepost.calls c WHERE c.live AND c.state <> 'NEEDS_REPAIR' GROUP BY c.state) s),
-    (SELECT max(e.recorded_at) FROM fencepost.events e JOIN fencepost.runs r
-        ON r.id = e.run AND r.tenant = e.tenant AND r.seq = e.seq),
+SELECT (SELECT count(*) {_HELD_RUNS}),
+    (SELECT coalesce(json_object_agg(s.state, s.n ORDER BY s.state), '{{}}')
+        FROM (SELECT c.state, count(*) AS n {_OPEN_CALLS} GROUP BY c.state) s),
+    (SELECT max(w.last_seen) FROM fencepost.workers w),
     fencepost.now()
 """
 _LEFT: Final = """
@@ -142,12 +137,17 @@ def restore(
     Interrupted it leaves the ledger held and a part marked: recover again, which opens another epoch. Raises
     FencepostError for a run that Postgres refuses to change.
     """
-    yield from _pages(connection, apply, epoch, _RUNS)
-    # A claim that was under way as the epoch was opened may have been granted beside it.
-    yield from _pages(connection, apply, epoch, _HELD_BY_SOMEBODY)
+    yield from _pages(connection, apply, epoch, _CALLING)
+    # Last, because a claim that was under way as the epoch was opened may have been granted beside it.
+    yield from _pages(connection, apply, epoch, _PLANNING)
 
 
-def _pages(connection: Connection, apply: Any, epoch: Epoch, query: str) -> Iterator[list[commands.Restored]]:
+def _pages(
+    connection: Connection,
+    apply: Callable[[Sequence[commands.Command]], list[commands.Answer]],
+    epoch: Epoch,
+    query: str,
+) -> Iterator[list[commands.Restored]]:
     after = _FIRST
     while found := connection.execute(query, [after]).fetchall():
         batch = [
@@ -159,11 +159,11 @@ def _pages(connection: Connection, apply: Any, epoch: Epoch, query: str) -> Iter
                 since=epoch.since,
                 by=epoch.opened_by,
             )
-            for tenant, run in found
+            for run, tenant in found
         ]
         answers = apply(batch)
-        after = found[-1][1]
-        for (tenant, run), answer in zip(found, answers, strict=True):
+        after = found[-1][0]
+        for (run, tenant), answer in zip(found, answers, strict=True):
             if not isinstance(answer, commands.Restored):
                 why = answer.why if isinstance(answer, commands.Broken) else type(answer).__name__
                 raise FencepostError(f"run {run} of {tenant} could not be marked, recover again: {why}")
