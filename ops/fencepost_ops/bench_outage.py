@@ -190,7 +190,7 @@ def measure(
         assert sandbox is not None
         bench.enqueue("before", 1, BESIDE, "mail")
         before_left = bench.await_ended("before", BESIDE, recover_s)
-        sandbox.fault("throttle_429", service="wallet", retry_after_s=retry_after_s)
+        sandbox.fault(kind="throttle_429", service="wallet", retry_after_s=retry_after_s)
         with bench.others() as sent:
             bench.enqueue("hit", 1, runs, "debit")
             time.sleep(outage_s / 2)
