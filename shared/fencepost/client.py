@@ -81,8 +81,8 @@ class Client:
         settings.need("dsn")
         self._dsn = settings.dsn
         self._bell = _doorbell(settings.redis_url)
-        wait = timedelta(seconds=settings.repair_confirm_s)
-        self._confirm_within = wait if settings.repair_by_two else None
+        self._by_two = settings.repair_by_two
+        self._confirm_within = timedelta(seconds=settings.repair_confirm_s)
         self._pool = Pool(self._dsn, "fencepost client", pool_size)
 
     def enqueue(
@@ -187,8 +187,8 @@ class Client:
         FencepostError, saying why, if that cannot be decided now, filed evidence against it included; an
         operator's login.
 
-        Under FENCEPOST_REPAIR_BY_TWO the call stays NEEDS_REPAIR: the decision is asked for, and CONFIRM by
-        another person under another login decides it.
+        Under FENCEPOST_REPAIR_BY_TWO, or the rule of the ledger's owner, the call stays NEEDS_REPAIR: the
+        decision is asked for, and CONFIRM by another person under another login decides it.
         """
         from fencepost.office import Repair, decided
 
@@ -235,7 +235,8 @@ class Client:
     def _office(self) -> Office:
         from fencepost.office import Office  # a producer need not load what decides
 
-        return Office(self._pool, self._dsn, self._ring, confirm_within=self._confirm_within)
+        within = self._confirm_within
+        return Office(self._pool, self._dsn, self._ring, by_two=self._by_two, confirm_within=within)
 
     def _ring(self) -> None:
         if self._bell is not None:

@@ -66,13 +66,21 @@ class Repaired:
 class Office:
     """Decides with an operator's login; it need not know tools, planners or policies.
 
-    With `confirm_within` it only asks for decisions on calls that need repair: another login confirms them.
+    `by_two`, or the ledger's own rule, has it only ask for decisions on calls that need repair: another login
+    confirms them, within `confirm_within`.
     """
 
     def __init__(
-        self, pool: Pool, dsn: str, ring: Callable[[], object], *, confirm_within: timedelta | None = None
+        self,
+        pool: Pool,
+        dsn: str,
+        ring: Callable[[], object],
+        *,
+        by_two: bool = False,
+        confirm_within: timedelta = timedelta(hours=1),
     ) -> None:
         self._pool = pool
+        self._by_two = by_two
         self._confirm_within = confirm_within
         self._dsn = dsn
         known = Known(
@@ -114,17 +122,20 @@ class Office:
         wanted = [one.call for one in batch]
         try:
             with self._pool.reading() as connection:
-                self._login = self._login or _login(connection)
+                self._login, ruled = _login(connection)
                 found = {row[0]: row[1:] for row in connection.execute(_CALLS, [wanted])}
         except psycopg.Error as error:
             raise explained(error, self._dsn) from error
-        made = [(one, self._command(one, *found[one.call])) for one in batch if one.call in found]
+        within = self._confirm_within if self._by_two or ruled else None
+        made = [(one, self._command(one, *found[one.call][:2], within)) for one in batch if one.call in found]
         answers = self.apply([command for _, command in made])
         by_call = {one.call: answer for (one, _), answer in zip(made, answers, strict=True)}
         for one in batch:
             yield _outcome(one, by_call.get(one.call), found[one.call][2] if one.call in found else None)
 
-    def _command(self, one: Repair, tenant: str, run: UUID, _state: str) -> commands.DecideRepair:
+    def _command(
+        self, one: Repair, tenant: str, run: UUID, within: timedelta | None
+    ) -> commands.DecideRepair:
         return commands.DecideRepair(
             id=uuid7(),
             tenant=tenant,
@@ -136,13 +147,17 @@ class Office:
             receipt=one.receipt,
             seen=one.seen,
             login=self._login,
-            confirm_within=self._confirm_within,
+            confirm_within=within,
         )
 
 
-def _login(connection: Connection) -> str | None:
-    row = connection.execute("SELECT session_user").fetchone()
-    return str(row[0]) if row is not None else None
+def _login(connection: Connection) -> tuple[str, bool]:
+    """Who is logged in, and whether the ledger's owner has laid down that a decision takes two."""
+    row = connection.execute(
+        "SELECT session_user, EXISTS (SELECT 1 FROM fencepost.rules WHERE name = 'repair_by_two')"
+    ).fetchone()
+    assert row is not None
+    return str(row[0]), bool(row[1])
 
 
 def _outcome(one: Repair, answer: commands.Answer | None, state: str | None) -> Repaired:

@@ -210,6 +210,29 @@ def test_the_command_line_asks_and_confirms(bench: Bench, second: str, case: Cas
     assert told == f"call {call} is ACCEPTED_UNKNOWN\n"
 
 
+def test_the_ledgers_owner_lays_it_down_for_everybody(
+    bench: Bench, second: str, case: Case, no_settings: None
+) -> None:
+    """Also for who has no such setting, or goes round the client."""
+    shell = Shell(bench.database, {"COLUMNS": "240"})
+    owner = ("--dsn", bench.database.owner)
+    assert shell.ok("migrate", "--repair-by-two", *owner).endswith("a repair takes two persons from now on\n")
+    try:
+        alone = case.say("ACCEPTED_UNKNOWN")
+        assert isinstance(alone, c.Broken)
+        assert "a decision takes two persons here" in alone.why
+        told = shell.ok("repair", str(case.call), "--accept-unknown", "--reason", "gone", "--by", "ann")
+        assert "is asked for; another operator confirms it" in told
+        assert case.say(c.CONFIRM, "bob") == c.Done("ACCEPTED_UNKNOWN")
+        with (
+            bench.operator._pool.connection() as connection,
+            pytest.raises(psycopg.errors.InsufficientPrivilege),
+        ):
+            connection.execute("DELETE FROM fencepost.rules")
+    finally:
+        shell.ok("migrate", "--repair-by-one", *owner)
+
+
 def test_many_are_asked_for_and_confirmed_at_once(
     bench: Bench, ledgers: dict[str, Ledger], second: str, no_settings: None
 ) -> None:

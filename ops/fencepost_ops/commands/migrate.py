@@ -14,16 +14,24 @@ from fencepost_ops.commands.session import Session, dsn_option, json_option, pas
 if TYPE_CHECKING:
     from fencepost.ledger.migrate import Migrated
 
+_RULE: Final = "INSERT INTO fencepost.rules VALUES ('repair_by_two') ON CONFLICT DO NOTHING"
+_NO_RULE: Final = "DELETE FROM fencepost.rules WHERE name = 'repair_by_two'"
 TRIES: Final = 10
 PAUSE_S: Final = 1.0  # in which those who queued behind us for the same tables get on with their work
 LOCKED: Final = "55P03"
 
 
 @click.command()
+@click.option(
+    "--repair-by-two/--repair-by-one",
+    "by_two",
+    default=None,
+    help="Lay down that a repair takes two persons, whoever decides; or one. By default: as it is.",
+)
 @dsn_option
 @json_option
 @pass_session
-def migrate(session: Session, as_json: bool) -> None:
+def migrate(session: Session, by_two: bool | None, as_json: bool) -> None:
     """Create or upgrade the ledger.
 
     As the database's owner. Safe to run twice, or by several at once, while workers run: where somebody else
@@ -32,12 +40,17 @@ def migrate(session: Session, as_json: bool) -> None:
     with session.connection():
         pass  # a wrong DSN or login is said in the words every command has for it
     done = _patiently(session)
+    if by_two is not None:
+        with session.connection() as connection:
+            connection.execute(_RULE if by_two else _NO_RULE)
     if as_json:
         print_json(done)
     elif done.before == done.after:
         click.echo(f"the ledger is at {done.after} already: nothing to do")
     else:
         click.echo(f"migrated the ledger from {done.before or 'an empty database'} to {done.after}")
+    if by_two is not None and not as_json:
+        click.echo(f"a repair takes {'two persons' if by_two else 'one person'} from now on")
 
 
 def _patiently(session: Session) -> Migrated:

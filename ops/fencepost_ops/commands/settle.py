@@ -162,7 +162,7 @@ def _repair_one(
     if decision == LEAVE:
         click.echo(f"the effect of call {found.call} stays as it is")
         return
-    if state == CallState.NEEDS_REPAIR and session.settings().repair_by_two:
+    if state == CallState.NEEDS_REPAIR:
         click.echo(
             f"{decision} of call {found.call} is asked for; another operator confirms it with "
             f"fencepost repair {found.call} --confirm --reason TEXT"

@@ -343,6 +343,14 @@ epochs = Table(
     PrimaryKeyConstraint("epoch"),
 )
 
+# What the ledger's owner has laid down for everybody; `repair_by_two` is there or it is not.
+rules = Table(
+    "rules",
+    metadata,
+    _col("name", Text),
+    PrimaryKeyConstraint("name"),
+)
+
 intake_refusals = Table(
     "intake_refusals",
     metadata,

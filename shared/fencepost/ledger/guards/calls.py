@@ -169,6 +169,12 @@ _PERSONS = """
             RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
                 USING ERRCODE = 'FP002';
         END IF;
+        IF via = 'repair' AND OLD.state = 'NEEDS_REPAIR' AND said.type = 'RepairDecided'
+               AND said.body -> 'asked' IS NULL
+               AND EXISTS (SELECT 1 FROM fencepost.rules r WHERE r.name = 'repair_by_two') THEN
+            RAISE EXCEPTION 'call %: a decision takes two persons here: one asks for it, another confirms it',
+                NEW.id USING ERRCODE = 'FP002';
+        END IF;
         IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
                 WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
                 WHEN 'RepairDecided' THEN NEW.proposed IS NULL

@@ -54,6 +54,13 @@ CREATE TRIGGER append_only BEFORE DELETE ON fencepost.epochs
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.epochs
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 
+-- What the ledger's owner has laid down for everybody.
+CREATE TABLE fencepost.rules (
+    name TEXT NOT NULL,
+    CONSTRAINT rules_pkey PRIMARY KEY (name)
+);
+GRANT SELECT ON fencepost.rules TO fencepost_worker, fencepost_operator, fencepost_reader;
+
 -- Functions that are new or changed, as they are defined beside the schema.
 
 CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -232,6 +239,12 @@ BEGIN
                    OR (OLD.proposed::json ->> 'login') IS DISTINCT FROM said.body #>> '{asked,login}'))) THEN
             RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
                 USING ERRCODE = 'FP002';
+        END IF;
+        IF via = 'repair' AND OLD.state = 'NEEDS_REPAIR' AND said.type = 'RepairDecided'
+               AND said.body -> 'asked' IS NULL
+               AND EXISTS (SELECT 1 FROM fencepost.rules r WHERE r.name = 'repair_by_two') THEN
+            RAISE EXCEPTION 'call %: a decision takes two persons here: one asks for it, another confirms it',
+                NEW.id USING ERRCODE = 'FP002';
         END IF;
         IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
                 WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
