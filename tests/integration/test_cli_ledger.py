@@ -1,5 +1,6 @@
 """What the command line says of a real ledger, and how a person settles what needs one."""
 
+import json
 import re
 from collections.abc import Iterator
 from datetime import timedelta
@@ -183,6 +184,25 @@ def test_an_effect_that_was_not_offset_waits_for_a_person(bench: Bench, shell: S
     told = shell.ok("repair", str(call), "--offset", "--reason", "the bug is mended", "--by", "pat")
     assert told == f"the effect of call {call} is to be offset once more\n"
     assert bench.status(run) == "COMPENSATING"
+    assert shell.ok("unresolved", role="reader") == "every call is settled\n"
+
+
+def test_an_effect_that_nothing_offsets_is_listed_until_a_person_leaves_it(
+    bench: Bench, shell: Shell
+) -> None:
+    run = bench.enqueue("o-1")
+    call = bench.debit(run, "a", "mail.send")
+    bench.succeed(run, call, "mail-1")
+    bench.cancel(run)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    listed = shell("unresolved", role="reader")
+    assert listed.exit_code == 1
+    assert "why     irreversible" in listed.stdout
+    assert f"fencepost repair {call} --leave --reason" in listed.stdout
+    (entry,) = json.loads(shell("unresolved", "--json", role="reader").stdout)
+    assert (entry["call"], entry["again"]) == (str(call), False)
+    told = shell.ok("repair", str(call), "--leave", "--reason", "nobody minds", "--by", "pat")
+    assert told == f"the effect of call {call} stays as it is\n"
     assert shell.ok("unresolved", role="reader") == "every call is settled\n"
 
 
