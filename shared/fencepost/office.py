@@ -127,7 +127,8 @@ class Office:
         except psycopg.Error as error:
             raise explained(error, self._dsn) from error
         within = self._confirm_within if self._by_two or ruled else None
-        made = [(one, self._command(one, *found[one.call][:2], within)) for one in batch if one.call in found]
+        known = [(one, found[one.call]) for one in batch if one.call in found]
+        made = [(one, self._command(one, row[0], row[1], within)) for one, row in known]
         answers = self.apply([command for _, command in made])
         by_call = {one.call: answer for (one, _), answer in zip(made, answers, strict=True)}
         for one in batch:
