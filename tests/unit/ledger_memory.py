@@ -66,8 +66,8 @@ class Memory:
         return [call for calls in self.loaded.calls.values() for call in calls.values()]
 
     def apply(self, command: c.Command) -> Any:
-        for key, scope in _new_keys(command):
-            fresh = Operation(tenant=TENANT, key=key, scope=scope, arguments_hash="")
+        for key, scope, resource in _new_keys(command):
+            fresh = Operation(tenant=TENANT, key=key, scope=scope, arguments_hash="", resource=resource)
             self.loaded.operations.setdefault((TENANT, key), fresh)
         runs = dict(self.loaded.runs)
         calls = dict(self.loaded.calls[TENANT, command.run])
@@ -77,15 +77,17 @@ class Memory:
         assert not isinstance(answer, c.Broken), answer
         self._check_moves(folding, runs, calls)
         self._check_keys(keys, folding.writing.events)
-        self._wake(folding.writing.woken)
+        self._wake(folding.writing.woken | folding.writing.freed)
         self._replay(command.run, folding.writing.events)
         self._check_rows(command.run)
         return answer
 
     def _wake(self, woken: set[tuple[str, str]]) -> None:
+        """Waiters of settled keys and of freed resources."""
         for call in self.calls():
             key = (TENANT, call.id)
-            if call.waits and call.state == CallState.INTENT_RECORDED and (TENANT, call.operation) in woken:
+            its = {(TENANT, call.operation), (TENANT, call.resource)}
+            if call.waits and call.state == CallState.INTENT_RECORDED and its & woken:
                 row = self.loaded.rows[key]
                 if row.due_at > self.loaded.now:
                     self.loaded.rows[key] = replace(
@@ -120,7 +122,7 @@ class Memory:
     def _check_keys(self, before: dict[tuple[str, str], Operation], events: list[Event]) -> None:
         for key, old in before.items():
             new = self.loaded.operations[key]
-            if old.doubt and not new.doubt:
+            if old.doubt and not new.doubt and not old.resource:
                 assert any(e.id == new.proof and e.type in PROOFS for e in events), (
                     "doubt cleared without a proof"
                 )
@@ -222,10 +224,12 @@ def _check_pairs(history: list[Event]) -> None:
         assert not open_, "begun and never ended"
 
 
-def _new_keys(command: c.Command) -> list[tuple[str, str]]:
+def _new_keys(command: c.Command) -> list[tuple[str, str, bool]]:
     proposals: tuple[Validated | Rejected, ...] = ()
     if isinstance(command, c.RecordTurn):
         proposals = command.proposals
     if isinstance(command, c.RecordCompensation):
         proposals = (command.proposal,)
-    return [(p.operation, p.scope) for p in proposals if isinstance(p, Validated) and p.operation is not None]
+    valid = [p for p in proposals if isinstance(p, Validated)]
+    keys = [(p.operation, p.scope, False) for p in valid if p.operation is not None]
+    return keys + [(p.resource, p.scope, True) for p in valid if p.resource is not None]

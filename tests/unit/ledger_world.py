@@ -29,7 +29,15 @@ from tests.unit.ledger_memory import TENANT, WORKER, Memory
 APP = bench_app()
 TOOLS = {name: tool for (name, _), tool in APP.registry.items()}
 REQUEST = Request.post("/x", json={}).bind("http://127.0.0.1:9").to_text()
-PROPOSED = ("wallet.debit", "wallet.hold", "wallet.note", "wallet.balance", "mail.send", "wallet.nothing")
+PROPOSED = (
+    "wallet.debit",
+    "wallet.hold",
+    "wallet.note",
+    "wallet.balance",
+    "mail.send",
+    "shelf.price",
+    "wallet.nothing",
+)
 
 Fields = dict[str, Any]
 
@@ -43,12 +51,19 @@ class Downstream:
     effects: Counter[str] = field(default_factory=Counter)
     of_call: Counter[UUID] = field(default_factory=Counter)
     flying: list[tuple[datetime, UUID, str]] = field(default_factory=list)
+    setters: dict[str, UUID] = field(default_factory=dict)
+    """By natural resource, the call that was sent last to set it."""
 
     def land(self, call: Call) -> bool:
         """A request of this call arrives; whether its effect exists afterwards."""
         if call.effect == "read" or call.operation is None:
             return True
         tool, key = TOOLS[call.tool], call.operation
+        if call.resource is not None:
+            assert self.setters[call.resource] == call.id, "an older call overwrites what a later one set"
+            self.done.add(key)
+            self.effects[key] = self.of_call[call.id] = 1  # the same again is the same
+            return True
         dedupes = isinstance(tool.contract.repeat, Dedupes)
         if dedupes and key in self.failed:
             return False
@@ -216,7 +231,7 @@ class World:
         amounts = [100, 100, 100, 200]
         proposals = tuple(
             validate(
-                Proposal(tool, {"order": order_, "minor": self.rng.choice(amounts)}),
+                Proposal(tool, {_named(tool): order_, "minor": self.rng.choice(amounts)}),
                 tools=TOOLS,
                 tenant=TENANT,
                 run_id=str(run.id),
@@ -245,6 +260,8 @@ class World:
         call, tool, books = order.call, TOOLS[order.call.tool], self.downstream
         chance = self.rng.random() if self.faults else 0.0
         key = call.operation or ""
+        if call.resource is not None:
+            books.setters[call.resource] = call.id
         stores = tool.name == "wallet.hold"
         if stores and key in books.failed:
             return Refused("http_409", "failed before", retryable=False, final_answer_stored=True)
@@ -322,3 +339,7 @@ class World:
         else:
             raise AssertionError("the runs did not end")
         assert all(row.kind == "call" for row in self.memory.loaded.rows.values())
+
+
+def _named(tool: str) -> str:
+    return "sku" if tool == "shelf.price" else "order"
