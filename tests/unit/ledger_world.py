@@ -81,6 +81,9 @@ class World:
     seed: int
     runs: int = 3
     faults: bool = True
+    tools: tuple[str, ...] = PROPOSED
+    things: str = "abc"
+    """What intents are about: the fewer, the more of them meet."""
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -227,7 +230,8 @@ class World:
         if not self.faults or self.rng.random() < 0.3:
             done = c.Payload(hashlib.sha256(b"ok").hexdigest(), b"ok", "ok")
             return c.RecordTurn(**base, term=term, turn=number, finish=done, payloads=(done,))
-        wanted = [(self.rng.choice(PROPOSED), self.rng.choice("abc")) for _ in range(self.rng.randint(0, 3))]
+        choose = self.rng.choice
+        wanted = [(choose(self.tools), choose(self.things)) for _ in range(self.rng.randint(0, 3))]
         amounts = [100, 100, 100, 200]
         proposals = tuple(
             validate(
