@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 from uuid import UUID
 
 from fencepost.states import CallState
@@ -18,6 +19,8 @@ from fencepost_ops.checker.report import Findings, Violation
 
 C = CallState
 
+LANDS_WITHIN: Final = timedelta(minutes=1)
+"""How long after a restore a request of a worker that was at work before may still be under way."""
 _MAY_HAVE = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR, C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 """Where a call stands while its intent may have had its effect: nowhere else."""
 
@@ -69,6 +72,19 @@ class Ledgered:
             if call.operation is not None:
                 self.of_key[call.operation].append(call)
 
+    def lost(self, seen: BookEffect | BookRequest, tolerance: timedelta) -> bool:
+        """Whether it is of an attempt that this ledger knew until it was restored to an earlier moment.
+
+        That a committed attempt stays committed is what I2 rests on; in such a time that does not hold.
+        """
+        if not any(e.since - tolerance <= seen.at <= e.opened_at + LANDS_WITHIN for e in self.tables.epochs):
+            return False
+        origin = seen.origin
+        made = self.attempts.get((origin.call, origin.attempt))  # type: ignore[arg-type]
+        if made is None or made.at > seen.at + tolerance:
+            return True
+        return origin.fence is not None and origin.fence != made.fence
+
     def started_for(self, key: str) -> list[Started]:
         """Every attempt ever started under a key."""
         return [one for call in self.of_key.get(key, ()) for one in self._of_call.get(call.id, ())]
@@ -94,13 +110,20 @@ def check_effects(
             findings.unchecked(invariant, "no service's book was given")
         findings.note("I9", "requests on the wire were not counted: no service's book was given")
         return
-    known = [e for e in before.effects if whole or _mine(ledger, e)]
+    found = [e for e in before.effects if whole or _mine(ledger, e)]
+    known = [e for e in found if not ledger.lost(e, tolerance)]
+    if len(known) < len(found):
+        lost = f"{len(found) - len(known)} effects are of a time that the ledger lost"
+        findings.note(
+            "I2", f"{lost}, and their attempts with it: fencepost audit says what has no intent now"
+        )
     _at_most_one(findings, ledger, books, [e for e in books.effects if whole or _mine(ledger, e)], terms)
     findings.broken("I1", _undue(ledger, known))
     findings.looked("I2", len(known))
     for effect in known:
         findings.broken("I2", _unexplained(ledger, effect, tolerance))
     asked = [r for r in before.requests if whole or r.origin.call in ledger.calls]
+    asked = [r for r in asked if not ledger.lost(r, tolerance)]
     findings.looked("I9", len(asked))
     findings.broken("I9", _wire(ledger, asked))
 

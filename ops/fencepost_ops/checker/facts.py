@@ -112,6 +112,14 @@ class OutboxRow:
     dead_at: datetime | None
 
 
+@dataclass(frozen=True, slots=True)
+class EpochRow:
+    """A row of `epochs`: what the ledger knew of the time in between is lost."""
+
+    since: datetime
+    opened_at: datetime
+
+
 _SPELLED = {
     "events.body": "body::text AS body",
     "runs.budget": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS budget",
@@ -131,6 +139,7 @@ _CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordin
 _EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
 _OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
 _OPERATIONS = _select("operations", OperationRow, of_run="run", order="tenant, key")
+_EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
 _EVIDENCE = "SELECT count(*) FROM fencepost.evidence WHERE %(runs)s::uuid[] IS NULL OR run = ANY(%(runs)s)"
 
 
@@ -143,6 +152,7 @@ class Tables:
     operations: dict[tuple[str, str], OperationRow]
     outbox: list[OutboxRow]
     evidence: int
+    epochs: tuple[EpochRow, ...] = ()
 
 
 class Snapshot:
@@ -161,6 +171,7 @@ class Snapshot:
             {(o.tenant, o.key): o for o in self._read(OperationRow, _OPERATIONS)},
             self._read(OutboxRow, _OUTBOX),
             evidence[0] if evidence is not None else 0,
+            tuple(self._read(EpochRow, _EPOCHS)),
         )
 
     def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:

@@ -25,6 +25,8 @@ _HOLDERS = OUTCOMES | {
     "ToolEffectReconciled",
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
+RESTORED = "ledger_restored"
+"""The code of a doubt that an operator's recovery of a restored ledger marked, of whatever attempt."""
 _PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
 
 
@@ -53,7 +55,7 @@ def fences(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
         elif fence < accepted:
             yield at(event, f"the fence fell from {accepted} to {fence}")
     holder = event.type in (_RUN_HOLDERS if event.call is None else _HOLDERS)
-    if holder and (event.worker, event.fence) != subject.lease:
+    if holder and body.get("code") != RESTORED and (event.worker, event.fence) != subject.lease:
         owner, held = subject.lease or (None, None)
         yield at(
             event, f"recorded under fence {event.fence} of {event.worker}; fence {held} of {owner} holds it"
@@ -82,7 +84,8 @@ def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterato
     call = story.calls.get(event.call) if event.call is not None else None
     if story.ended is not None:
         # A stopped run is reopened by a person; a call is asked about again only after a person sent it back.
-        asked = call is not None and call.state == C.UNKNOWN and event.type in _ASKING
+        again = event.type in _ASKING or body.get("code") == RESTORED
+        asked = call is not None and call.state == C.UNKNOWN and again
         allowed = event.type == "RepairDecided" if call is None else event.type in _OFFICES_AFTER_END or asked
         if not allowed:
             yield at(event, f"it came after the run had ended with event {story.ended}")
@@ -138,10 +141,11 @@ def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
             yield _of(call, at(event, f"{call.named} is listed as {said}, which is not so"))
 
 
-def stray_outcomes(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+def stray_outcomes(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """I4: what became of an attempt is recorded only of one that was started."""
     call = story.calls.get(event.call) if event.call is not None else None
-    if event.type in OUTCOMES and call is not None and event.attempt not in call.attempts:
+    nobody_s = event.attempt is None and body.get("code") == RESTORED  # of one that was lost, if of any
+    if event.type in OUTCOMES and call is not None and event.attempt not in call.attempts and not nobody_s:
         yield at(event, f"an outcome of attempt {event.attempt} of {call.named}, which was never started")
 
 
