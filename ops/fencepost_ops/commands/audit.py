@@ -192,7 +192,8 @@ class _Table:
         more = done.differences + sum(done.counts[kind] for kind in _OPEN) - len(kept)
         if more > 0:
             click.echo(f"and {more} more; --json or --csv has them all")
-        click.echo("nothing differs" if not done.differences else f"{done.differences} differences")
+        several = "" if done.differences == 1 else "s"
+        click.echo(f"{done.differences} difference{several}" if done.differences else "nothing differs")
 
 
 class _JSON:

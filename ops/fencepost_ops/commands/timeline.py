@@ -119,15 +119,13 @@ def following(history: History) -> Iterator[str]:
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:
         if call.state == CallState.NEEDS_REPAIR:
-            yield f"settle it: {how_to_repair(call.id)}"
+            yield f"settle it: {how_to_repair(call.id, call.effect, call.compensates)}"
 
 
-def how_to_repair(call: UUID) -> str:
+def how_to_repair(call: UUID, effect: str, compensates: str | None) -> str:
     """The command that settles a call which waits for a person."""
-    ways = (
-        "--happened --receipt R | --compensate --receipt R | --did-not-happen | --ask-again | "
-        "--accept-unknown"
-    )
+    offset = " | --compensate --receipt R" if effect == "reversible" and compensates is None else ""
+    ways = f"--happened --receipt R{offset} | --did-not-happen | --ask-again | --accept-unknown"
     return f"fencepost repair {call} --reason TEXT ({ways})"
 
 

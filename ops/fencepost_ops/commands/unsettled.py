@@ -110,7 +110,7 @@ def request_of(call: Unresolved) -> dict[str, Any] | None:
 def following(call: Unresolved, now: datetime) -> str:
     """Whose turn it is."""
     if call.state == CallState.NEEDS_REPAIR:
-        return f"a person: {how_to_repair(call.call)}"
+        return f"a person: {how_to_repair(call.call, call.effect, call.compensates)}"
     return (
         f"the {call.queue}, due {when(call.due_at, now)}"
         if call.queue is not None
