@@ -6,6 +6,12 @@ import pytest
 
 from fencepost import commands as c
 from fencepost.clock import NEVER
+from fencepost.ledger import tail
+from fencepost.ledger.connect import connect
+from fencepost.settings import load_settings
+from fencepost_ops.commands.live import ages
+from fencepost_ops.doctor.findings import Level
+from fencepost_ops.doctor.fleet import judge_fleet
 from tests.integration.ledger_bench import Bench
 from tests.integration.recovering import doubted, planned, released_afterwards
 from tests.integration.shell import ORDERS, Shell
@@ -39,6 +45,15 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     assert "fencepost audit wallet" in done.stdout
     assert (bench.state(call), bench.call(call).quiet_at) == ("UNKNOWN", NEVER)
     assert doubted(bench, run, call)[0] == c.Done("NEEDS_REPAIR")
+    assert "and is held since" in shell("runs", role="reader").stderr
+    assert "and is held since" in shell.ok("watch", "--once", role="reader")
+    assert "HELD since" in shell.ok("watch", "--timeout", "1ms", role="reader")
+    assert shell.json("watch", "--once", role="reader")["held"]["opened_by"] == "ann"
+    with connect(bench.database.dsns["reader"], "look", autocommit=True) as connection:
+        seen = tail.overview(connection, ended=False)
+    (finding, *_) = judge_fleet(seen, {}, None, intake="intake", limits=ages(load_settings()))
+    assert (finding.level, "no run is planned" in finding.says) == (Level.PROBLEM, True)
+    assert "fencepost recover --release" in finding.do
     why = shell.refused(1, "recover", "--release", "--reason", "audited")
     assert "not settled yet, so nothing was released" in why
     left = shell.json("recover", "--release", "--reason", "audited", exit_code=1)
@@ -48,6 +63,8 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     assert len(released["released"]) == 1
     assert bench.sql("SELECT opened_by, reason, released_by, release_reason FROM fencepost.epochs ORDER BY 1")
     assert isinstance(bench.one(bench.claim_run(bench.start())), c.Plan)
+    assert shell("runs", role="reader").stderr == ""
+    assert shell.json("watch", "--once", role="reader")["held"] is None
     assert "not held" in shell.refused(1, "recover", "--release", "--reason", "again")
 
 

@@ -22,6 +22,7 @@ from fencepost.ledger.tail import Look, Overview, Told, oldest_wait
 from fencepost.settings import Settings
 from fencepost.states import Queue, RunStatus
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import STYLES
 from fencepost_ops.commands.sayings import cut, detail
 
@@ -170,6 +171,7 @@ def overview_object(found: Overview, pace: Pace | None, limits: Ages) -> dict[st
         "unresolved": found.unresolved,
         "repairs": found.repairs,
         "dead": found.dead,
+        "held": found.held,
     }
 
 
@@ -185,6 +187,7 @@ def overview_line(found: Overview, pace: Pace | None, limits: Ages) -> str:
         "workers " + (", ".join(f"{states[state]} {state}" for state in STATES if states[state]) or "none"),
         f"unresolved {found.unresolved}",
         f"dead {found.dead}",
+        f"HELD since {rfc3339(found.held.opened_at)[:19]}Z: fencepost recover" if found.held else "",
     ]
     return f"{rfc3339(found.now)[:19]}Z  " + " · ".join(filter(None, parts))
 
@@ -200,9 +203,11 @@ def _pace(pace: Pace | None) -> str:
 
 def overview_screen(found: Overview, pace: Pace | None, limits: Ages) -> Group:
     """The overview for a terminal."""
+    warned = [Text(f"{held(found.held)}; {DO}", "bold red"), Text()] if found.held else []
     return Group(
         Text(f"fencepost  {rfc3339(found.now)[:19]}Z", "bold"),
         Text(),
+        *warned,
         _runs_table(found, pace),
         Text(),
         _queues_table(found),

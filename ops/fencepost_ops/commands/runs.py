@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from fencepost.errors import NotFound
-from fencepost.ledger import find, listings
+from fencepost.ledger import epochs, find, listings
 from fencepost.states import RunStatus
 from fencepost_ops.commands import timeline
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import print_json, print_table, shown
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
 
@@ -33,6 +34,9 @@ def runs(
     with session.connection() as connection:
         now = listings.now(connection)
         found = listings.list_runs(connection, status=status, tenant=tenant, stuck=stuck, limit=limit)
+        epoch = next(iter(epochs.held(connection)), None)
+    if epoch is not None:
+        click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
     if as_json:
         print_json(found)
         return

@@ -154,7 +154,7 @@ GRANT DELETE ON fencepost.outbox TO fencepost_worker, fencepost_operator;
 GRANT SELECT ON fencepost.outbox, fencepost.workers TO fencepost_relay;
 GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fencepost.outbox
     TO fencepost_relay;
-GRANT SELECT ON fencepost.runs TO fencepost_producer;
+GRANT SELECT ON fencepost.runs, fencepost.epochs TO fencepost_producer;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
 GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
 GRANT DELETE ON fencepost.intake_refusals TO fencepost_operator;

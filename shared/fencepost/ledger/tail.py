@@ -14,8 +14,9 @@ from uuid import UUID
 
 from fencepost.clock import NEVER
 from fencepost.events import Event
-from fencepost.ledger import rows
+from fencepost.ledger import epochs, rows
 from fencepost.ledger.connect import Connection
+from fencepost.ledger.epochs import Epoch
 from fencepost.ledger.listings import QueueInfo, WorkerInfo, queues, workers
 from fencepost.states import RUN_ENDS
 
@@ -138,6 +139,8 @@ class Overview:
     unresolved: int
     repairs: int
     dead: int
+    held: Epoch | None = None
+    """The oldest epoch that is not released: while there is one no run is planned."""
 
 
 def overview(connection: Connection, *, ended: bool) -> Overview:
@@ -145,6 +148,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
     trouble = connection.execute(_TROUBLE).fetchone()
     assert trouble is not None
     now, unresolved, repairs, dead = trouble
+    held = epochs.held(connection)
     return Overview(
         now=now,
         open=dict(connection.execute(_OPEN).fetchall()),
@@ -154,6 +158,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
         unresolved=unresolved,
         repairs=repairs,
         dead=dead,
+        held=held[0] if held else None,
     )
 
 

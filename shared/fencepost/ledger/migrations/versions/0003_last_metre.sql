@@ -46,7 +46,7 @@ CREATE TABLE fencepost.epochs (
     release_reason TEXT,
     CONSTRAINT epochs_pkey PRIMARY KEY (epoch)
 );
-GRANT SELECT ON fencepost.epochs TO fencepost_worker, fencepost_operator, fencepost_reader;
+GRANT SELECT ON fencepost.epochs TO fencepost_worker, fencepost_operator, fencepost_reader, fencepost_producer;
 GRANT INSERT ON fencepost.epochs TO fencepost_operator;
 GRANT UPDATE (released_at, released_by, release_reason) ON fencepost.epochs TO fencepost_operator;
 CREATE TRIGGER append_only BEFORE DELETE ON fencepost.epochs
