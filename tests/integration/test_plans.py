@@ -66,6 +66,7 @@ def test_a_statement_finds_its_rows_by_key(session: Connection, name: str) -> No
     lines = plan(session, STATEMENTS[name])
     scans = [n for n, line in enumerate(lines) if re.search(r"(?<!Function )(?<!Subquery )Scan .*on ", line)]
     tables = [n for n in scans if "Function Scan" not in lines[n] and "Subquery Scan" not in lines[n]]
+    tables = [n for n in tables if not lines[n].endswith(" on epochs")]  # a row for each restore there was
     assert tables
     for n in tables:
         assert "Index" in lines[n], "\n".join(lines)
