@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tests.acceptance.stage import Stage, is_frozen, step
+from tests.acceptance.stage import ROLES, Stage, is_frozen, step
 from tests.acceptance.weather.load import ORDER, all_settle, done, orders, under_way
 from tests.acceptance.weather.resets import broker
 from tests.awaiting import until
@@ -45,6 +45,28 @@ def test_a_crashed_postgres_costs_time_only(stage: Stage) -> None:
     until("a dead Postgres", lambda: not stage.fleet.postgres.is_alive())
     assert stage.fleet.mend() == ["Postgres"]
     all_settle(stage, sent)
+
+
+def test_a_cancel_survives_a_wiped_redis_and_workers_that_stand_still(stage: Stage) -> None:
+    """A cancel is a fact of the ledger: whoever comes later finds it, and sends nothing more."""
+    reference = f"cancel-{next(_numbers)}"
+    stage.sandbox.fault("delay_before", reference=f"{reference}-two", delay_s=1)
+    run = stage.send(
+        [step("bank.debit", "one", reference=f"{reference}-one")],
+        [step("bank.debit", "two", reference=f"{reference}-two")],
+        [step("bank.debit", "three", reference=f"{reference}-three")],
+    )
+    stage.until_state(run, "two", "DISPATCHING")
+    for name in (name for role in ROLES for name in stage.fleet.names(role)):
+        stage.fleet.signal(name, signal.SIGSTOP)
+    stage.cancel(run)
+    with broker(stage) as client:
+        client.flushall()
+    stage.wake_all()
+    assert stage.ended(run) == ["STOPPED"]
+    assert stage.history(run).run.stop_reason == "cancelled"
+    assert stage.effects(f"{reference}-one") == stage.effects(f"{reference}-two") == ["debit", "refund"]
+    assert stage.requests(f"{reference}-three") == 0
 
 
 def test_one_of_two_relays_is_enough(stage: Stage) -> None:

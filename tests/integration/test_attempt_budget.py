@@ -1,0 +1,28 @@
+"""A budget of attempts is checked and spent under one lock: however many claim at once, it is not exceeded."""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from fencepost import commands as c
+from tests.integration.ledger_bench import Bench
+
+EIGHT = 8
+
+
+def at_once(bench: Bench, commands: Sequence[c.Command]) -> list[Any]:
+    with ThreadPoolExecutor(len(commands)) as sessions:
+        return list(sessions.map(bench.one, commands))
+
+
+def test_eight_claims_at_once_spend_what_there_is_and_no_more(bench: Bench) -> None:
+    run = bench.start(budget='{"attempts": 3}')
+    calls = bench.plan(run, *[("wallet.note", {"order": bench.order()}) for _ in range(EIGHT)])
+    answers = at_once(bench, [bench.claim_call(run, call) for call in calls])
+    sends = [answer for answer in answers if isinstance(answer, c.Send)]
+    assert len(sends) == 3
+    assert bench.run(run).attempts == 3
+    assert bench.kinds(run).count("ToolAttemptStarted") == 3
+    assert bench.run(run).stop_reason == "budget_exhausted"
+    unsent = {bench.state(call) for call in calls} - {"DISPATCHING"}
+    assert unsent <= {"REJECTED", "CANCELLED"}
