@@ -1,4 +1,4 @@
-"""A budget of attempts is checked and spent under one lock: however many claim at once, it is not exceeded."""
+"""A budget of attempts is checked and spent under one lock: eight claims at once do not exceed it."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
