@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
 
 from fencepost.contracts import Contract, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
@@ -21,7 +20,6 @@ from fencepost.outcomes import (
     Unsure,
     classify,
     classify_lookup,
-    result_text,
     retry_after,
 )
 from fencepost.tools import Absent, Found, Response, Tool, Unclear
@@ -383,41 +381,3 @@ def test_every_lookup_has_exactly_one_answer(sent: Any) -> None:
         found = classify_lookup(tool, ARGS, sent)
         assert isinstance(found, Found | Absent | Unclear)
         assert isinstance(sent, Answered) or isinstance(found, Unclear)
-
-
-class Odd(BaseModel):
-    value: float
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "null"),
-        ({"a": float("nan")}, '{"a": NaN}'),
-        ("\0\ud800", '"\\u0000\\ud800"'),
-        ({"at": datetime(2026, 1, 2, tzinfo=UTC)}, '{"at": "2026-01-02 00:00:00+00:00"}'),
-        ({"s": {1}}, '{"s": [1]}'),
-        ({"m": DebitReceipt(id="d")}, '{"m": {"id": "d", "amount": 0}}'),
-        (Odd(value=float("nan")), '{"value": NaN}'),
-        (b"x", "\"b'x'\""),
-        ({(1, 2): 3}, '"{(1, 2): 3}"'),
-    ],
-)
-def test_any_result_has_a_text(value: Any, text: str) -> None:
-    assert result_text(value) == text
-
-
-def test_a_stored_result_reads_back_as_the_same_model() -> None:
-    again = Odd.model_validate_json(result_text(Odd(value=float("-inf"))))
-    assert again == Odd(value=float("-inf"))
-
-
-def test_a_result_that_holds_itself_or_cannot_be_shown_has_a_text() -> None:
-    class Unshowable:
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    loop: list[Any] = []
-    loop.append(loop)
-    assert json.loads(result_text(loop)) == "[[...]]"
-    assert "without a text" in json.loads(result_text(Unshowable()))

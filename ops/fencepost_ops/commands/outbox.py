@@ -26,6 +26,18 @@ from fencepost_ops.commands.session import (
 
 _ALL = 10_000
 
+_COLUMNS = (
+    "QUEUE",
+    "ROWS>",
+    "DUE>",
+    "OLDEST>",
+    "HELD>",
+    "WAITING>",
+    "SET ASIDE>",
+    "NEXT",
+    "REPUBLISHED>?",
+)
+
 
 @click.group(invoke_without_command=True)
 @click.option("--dead", is_flag=True, help="List what is set aside; exit code 1 if there is any.")
@@ -76,18 +88,7 @@ def outbox(
         )
         for info in found
     ]
-    columns = [
-        "QUEUE",
-        "ROWS>",
-        "DUE>",
-        "OLDEST>",
-        "HELD>",
-        "WAITING>",
-        "SET ASIDE>",
-        "NEXT",
-        "REPUBLISHED>?",
-    ]
-    print_table(columns, rows, empty="the outbox is empty: no run is open")
+    print_table(_COLUMNS, rows, empty="the outbox is empty: no run is open")
 
 
 def _list_dead(session: Session, limit: int, *, as_json: bool) -> int:
