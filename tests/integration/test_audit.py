@@ -26,7 +26,6 @@ from tests.integration.sandbox_caller import money
 from tests.integration.shell import Shell
 
 LOST = Unsure("timeout", "no answer")
-APP = "tests.integration.audit_app:app"
 
 
 @pytest.fixture
