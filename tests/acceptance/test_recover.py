@@ -128,6 +128,8 @@ def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: St
     finally:
         restored.stop()
     assert recovered["marked"] == len(TOOLS) + 1
+    assert {"bank.once", "mail.send"} <= set(recovered["happens_again"])
+    assert "bank.debit" not in recovered["happens_again"]
     assert stage.fleet.mend() == ["Postgres"]
     wake(frozen["claimer"], frozen["holder"], frozen["reconciler"])
 

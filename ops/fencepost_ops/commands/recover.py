@@ -15,6 +15,7 @@ from fencepost import commands
 from fencepost.app import App
 from fencepost.authority import AllowList
 from fencepost.clock import rfc3339
+from fencepost.contracts import ToolClass, tool_class
 from fencepost.decide.fold import Known
 from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger import epochs
@@ -157,22 +158,30 @@ def _print_done(epoch: Epoch, marked: int, unfamiliar: int, app: App, *, as_json
     next_steps = [f"fencepost audit {scope} --since {rfc3339(epoch.since)}" for scope in scopes]
     if as_json:
         done = {"recovered": True, "marked": marked, "unfamiliar": unfamiliar, "audits": next_steps}
-        print_json(done | asdict(epoch))
+        print_json(done | {"happens_again": _repeating(app)} | asdict(epoch))
         return
     click.echo(f"epoch {epoch.epoch}: {marked} calls may have been sent since {rfc3339(epoch.since)}")
     if unfamiliar:
         click.echo(f"{unfamiliar} of them are of tools that {app.name} does not know: a person will be asked")
-    click.echo("the ledger is held: calls are settled, and no run is planned. Now:")
-    click.echo(
-        "  let the fleet in, and wait until fencepost unresolved is empty or you have repaired the rest"
+    again = ", ".join(_repeating(app)) or "none"
+    for line in (
+        "the ledger is held: calls are settled, and no run is planned. Now:",
+        "  let the fleet in, and wait until fencepost unresolved is empty or you have repaired the rest",
+        *(f"  {step}" for step in next_steps),
+        "  what happened without an intent was asked for in the time that was lost. Planned again it happens",
+        "  again where the service does not deduplicate our keys: offset it there, or cancel its run and see",
+        f"  that its order is not sent again. Of your tools that concerns: {again}",
+        "  fencepost recover --release --reason TEXT",
+    ):
+        click.echo(line)
+
+
+def _repeating(app: App) -> list[str]:
+    """The tools whose effect would happen a second time if the same intent were planned again."""
+    classes = {tool.name: tool_class(tool.effect, tool.contract) for tool in app.registry.values()}
+    return sorted(
+        name for name, kind in classes.items() if kind in {ToolClass.LOOKUP_ONLY, ToolClass.NEITHER}
     )
-    for step in next_steps:
-        click.echo(f"  {step}")
-    click.echo(
-        "  what happened without an intent was asked for in the time that was lost: offset it there, or"
-    )
-    click.echo("  see that its order is not sent again, where the service does not know our keys any more")
-    click.echo("  fencepost recover --release --reason TEXT")
 
 
 def _release(session: Session, by: str, reason: str, *, anyway: bool, as_json: bool) -> None:
