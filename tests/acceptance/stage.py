@@ -177,6 +177,11 @@ class Stage:
 
         return until(f"call {label} {' or '.join(states)}", look, within_s)
 
+    def until_held_up(self, run: UUID) -> None:
+        """Await that a call was refused for now, or not even sent because others were."""
+        kinds = ("ToolAttemptFailed", "DispatchDeferred")
+        until(f"a call of run {run} that is held up", lambda: self.events(run, *kinds), WITHIN_S)
+
     def until_event(self, run: UUID, kind: str, within_s: float = WITHIN_S, **body: Any) -> Event:
         """Await an event whose body holds these values."""
 
@@ -331,6 +336,8 @@ class Stage:
         self.wake_all()
         self.fleet.mend()
         self.sandbox.clear_faults()
+        with self.fleet.connect("owner") as connection:  # what was left alone for others is used again
+            connection.execute("DELETE FROM fencepost.dependencies")
         for role in (*ROLES, "relay"):
             (self.folder / f"faults.{role}").unlink(missing_ok=True)
         (self.folder / "denied").unlink(missing_ok=True)

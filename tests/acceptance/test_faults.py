@@ -147,7 +147,7 @@ def backward(stage: Stage) -> dict[UUID, tuple[str, list[str]]]:
         turns = [step("blind.pay", "pay", reference=name)], [step("bank.debit", "later", reference=later)]
         expected[stage.send(*turns, deadline_s=300)] = name, ["debit", "refund"]
     for run in expected:
-        stage.until_event(run, "ToolAttemptFailed")
+        stage.until_held_up(run)
     return expected
 
 
@@ -196,7 +196,7 @@ def test_an_effect_whose_offset_kills_every_compensator_is_flagged_until_a_perso
     stage.sandbox.fault("throttle_429", reference=f"{name}-later", retry_after_s=100)
     later = step("bank.debit", "later", reference=f"{name}-later")
     run = stage.send([step("blind.pay", "pay", reference=name)], [later], deadline_s=300)
-    stage.until_event(run, "ToolAttemptFailed")
+    stage.until_held_up(run)
     stage.cancel(run)
     assert stage.ended(run, within_s=60) == ["STOPPED"]
     (end,) = stage.events(run, "RunStopped")
