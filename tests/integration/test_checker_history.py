@@ -66,6 +66,22 @@ def test_an_outcome_of_an_attempt_that_was_never_started_is_found(world: World) 
     goes_red(world.check(), "I4", "attempt 5", "never started", world.found)
 
 
+@pytest.mark.parametrize("worker", [None, "zombie"])
+def test_a_doubt_marked_after_a_restore_is_of_no_attempt_and_no_term(
+    world: World, worker: str | None
+) -> None:
+    def mark(events: Events) -> Events:
+        at = place(events, "ToolOutcomeMarkedUnknown")
+        made = next(e for e in events if e.type == "ToolAttemptStarted" and e.call == events[at].call)
+        until = {name: made.data[name] for name in ("in_flight_until", "quiet_at")}
+        body = events[at].data | until | {"code": "ledger_restored", "epoch": 1, "fence": made.fence}
+        doubt = like(events[at], attempt=None, worker=worker, fence=None, body=body)
+        return [*events[: at + 1], doubt, *events[at + 1 :]]
+
+    world.forge(world.doubted, mark)
+    assert {"I4", "I5"} & set(world.check().violated) == ({"I4", "I5"} if worker else set())
+
+
 def test_a_doubt_cleared_by_a_later_failure_is_found(world: World) -> None:
     def clear(events: Events) -> Events:
         at = place(events, "ToolOutcomeMarkedUnknown")

@@ -25,8 +25,6 @@ _HOLDERS = OUTCOMES | {
     "ToolEffectReconciled",
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
-RESTORED = "ledger_restored"
-"""The code of a doubt that an operator's recovery of a restored ledger marked, of whatever attempt."""
 _PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
 
 
@@ -34,6 +32,14 @@ def at(event: EventRow, message: str, *, key: str | None = None) -> Violation:
     """A violation that names the event and what it concerns."""
     text = f"run {event.run}, event {event.seq} ({event.type}): {message}"
     return Violation(text, event.tenant, event.run, event.call, event.attempt, event.seq, key)
+
+
+def _restored(event: EventRow, body: dict[str, Any]) -> bool:
+    """Whether it is a doubt that an operator marked after the ledger was restored: of no term, mostly of no
+    attempt.
+    """
+    marked = event.type == "ToolOutcomeMarkedUnknown" and event.worker is None
+    return marked and body.get("code") == "ledger_restored" and isinstance(body.get("epoch"), int)
 
 
 # -- event by event: the story is as it was before the event -----------------------------------------------
@@ -55,7 +61,7 @@ def fences(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
         elif fence < accepted:
             yield at(event, f"the fence fell from {accepted} to {fence}")
     holder = event.type in (_RUN_HOLDERS if event.call is None else _HOLDERS)
-    if holder and body.get("code") != RESTORED and (event.worker, event.fence) != subject.lease:
+    if holder and not _restored(event, body) and (event.worker, event.fence) != subject.lease:
         owner, held = subject.lease or (None, None)
         yield at(
             event, f"recorded under fence {event.fence} of {event.worker}; fence {held} of {owner} holds it"
@@ -84,7 +90,7 @@ def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterato
     call = story.calls.get(event.call) if event.call is not None else None
     if story.ended is not None:
         # A stopped run is reopened by a person; a call is asked about again only after a person sent it back.
-        again = event.type in _ASKING or body.get("code") == RESTORED
+        again = event.type in _ASKING or _restored(event, body)
         asked = call is not None and call.state == C.UNKNOWN and again
         allowed = event.type == "RepairDecided" if call is None else event.type in _OFFICES_AFTER_END or asked
         if not allowed:
@@ -144,7 +150,7 @@ def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
 def stray_outcomes(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """I4: what became of an attempt is recorded only of one that was started."""
     call = story.calls.get(event.call) if event.call is not None else None
-    nobody_s = event.attempt is None and body.get("code") == RESTORED  # of one that was lost, if of any
+    nobody_s = event.attempt is None and _restored(event, body)  # of one that was lost, if of any
     if event.type in OUTCOMES and call is not None and event.attempt not in call.attempts and not nobody_s:
         yield at(event, f"an outcome of attempt {event.attempt} of {call.named}, which was never started")
 

@@ -113,5 +113,6 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_LOOKUP_RECORDED: _looked_up,
     E.EVIDENCE_FILED: _filed,
     E.REPAIR_PROPOSED: lambda _, data: f"{data['decision']} asked for by {data['by']}: {data['reason']}",
+    E.LEDGER_RESTORED: lambda _, data: f"to {data['since']}, epoch {data['epoch']}: its holder is refused",
     E.HIDDEN_RETRY_SEEN: lambda _, data: f"{data['requests']} requests in one attempt: something sends again",
 }
