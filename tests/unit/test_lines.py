@@ -113,3 +113,23 @@ def test_who_is_left_is_handed_back(desk: Desk) -> None:
     assert desk.handed.get(timeout=WITHIN_S) == [message(2), message(3)]
     desk.lines.leave("a", 2)
     assert desk.called.empty()
+
+
+def test_what_ends_a_thread_ends_no_line(caplog: pytest.LogCaptureFixture) -> None:
+    """An application's function that calls `sys.exit` while its item's turn is prepared."""
+    ends = iter([SystemExit(3), KeyboardInterrupt()])
+    called: queue.Queue[Sequence[Message]] = queue.Queue()
+
+    def begin(messages: Sequence[Message]) -> None:
+        if (end := next(ends, None)) is not None:
+            raise end
+        called.put(messages)
+
+    lines = Lines({"a": 1}, begin, lambda _: None)
+    try:
+        assert [lines.enter("a", message(n)) for n in range(4)] == [True, False, False, False]
+        lines.leave("a")
+        assert called.get(timeout=WITHIN_S) == [message(3)], "the next ones' turn comes"
+        assert caplog.text.count("1 items were not begun") == 2
+    finally:
+        lines.close()

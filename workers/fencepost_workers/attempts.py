@@ -53,7 +53,7 @@ def built(role: Role, tool: Tool, prepared: Prepared, message: Message) -> dict[
             args = tool.read_arguments(prepared.arguments or "")
             request = tool.stored_request(args, prepared.operation).to_text()
             forks.ours(role.worker.pid)
-    except Exception as problem:  # noqa: BLE001 - the request function is the application's code
+    except (Exception, SystemExit) as problem:  # noqa: BLE001 - the request function is the application's
         return {"request_error": told(problem)}
     return {"request": request}
 

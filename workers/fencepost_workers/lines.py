@@ -7,6 +7,7 @@ items of the others pass it by.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 from collections import OrderedDict, defaultdict
@@ -24,6 +25,8 @@ AT_ONCE = 100
 AT_ONCE_WHERE_FULL = 16  # claims of which most will be refused again
 
 _Key = tuple[str, UUID]
+
+log = logging.getLogger(__name__)
 
 
 class Lines:
@@ -88,6 +91,8 @@ class Lines:
         while called := self._next():
             try:
                 self._begin(called)
+            except BaseException:  # SystemExit and its kind, too: without this thread nobody is called again
+                log.exception("%d items were not begun; they are published again later", len(called))
             finally:
                 self.done(called)
         if left := self._left():

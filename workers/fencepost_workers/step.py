@@ -37,6 +37,7 @@ from fencepost.leases import Want, lease_key
 from fencepost.ledger import reads
 from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
+from fencepost.outcomes import told
 from fencepost.publication import apart
 from fencepost_workers.lines import Lines
 from fencepost_workers.patience import Patience
@@ -131,7 +132,7 @@ class Step:
                 orders, held = self._claim(batch)
             except Unreachable as error:
                 log.warning("%s: %d items are published again later: %s", self._role.queue, len(batch), error)
-            except Exception:
+            except (Exception, SystemExit):
                 log.exception("%s: %d items were not begun", self._role.queue, len(batch))
             finally:
                 held = held if tries else []
@@ -231,6 +232,8 @@ class Step:
                     claim = self._role.claim(prepared, message, term, stamped)
                 except Exception as error:  # noqa: BLE001 - counted below
                     failed.append(Failed(message, error))
+                except SystemExit as error:  # the application's: it would end a thread that serves everybody
+                    failed.append(Failed(message, told(error)))
                 else:
                     if claim is not None:
                         wishes.append(_Wish(message, claim, term, want.key))
