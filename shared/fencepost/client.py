@@ -188,7 +188,8 @@ class Client:
         operator's login.
 
         Under FENCEPOST_REPAIR_BY_TWO, or the rule of the ledger's owner, the call stays NEEDS_REPAIR: the
-        decision is asked for, and CONFIRM by another person under another login decides it.
+        decision is asked for, and CONFIRM by another person under another login decides it. OFFSET and LEAVE,
+        on an effect that is known, take one person all the same.
         """
         from fencepost.office import Repair, decided
 

@@ -87,7 +87,8 @@ class Settings(BaseSettings):
     intake_tenant: str = Field("", description="tenant of every run the intake takes in")
     intake_principal: str = Field("", description="principal of every run the intake takes in")
     repair_by_two: bool = Field(
-        default=False, description="a repair is only asked for; another operator's login has to confirm it"
+        default=False,
+        description="a decision on a call that needs repair is only asked for; another login confirms it",
     )
     repair_confirm_s: float = Field(
         3600, gt=0, le=30 * DAY_S, description="seconds within which such a repair has to be confirmed"

@@ -12,6 +12,7 @@ import psycopg
 import pytest
 
 from fencepost import commands as c
+from fencepost.decide import by_two, offices
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.outcomes import Applied, Unsure
@@ -166,6 +167,45 @@ def test_postgres_itself_knows_who_is_logged_in(case: Case) -> None:
     assert isinstance(asked, c.Broken)
     assert case.bench.state(case.call) == "NEEDS_REPAIR"
     assert case.say(c.CONFIRM, "bob") == c.Done("ACCEPTED_UNKNOWN")
+
+
+def test_postgres_itself_binds_what_is_confirmed_to_what_was_asked_for(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has no rules of their own confirms that very decision, while it stands, or nothing."""
+
+    def refused(**instead: Any) -> None:
+        with monkeypatch.context() as rules:
+            rules.setattr(by_two, "refusal", lambda *_: None)
+            rules.setattr(offices, "objection", lambda *_: None)
+            rules.setattr(by_two, "replace", lambda command, **asked: replace(command, **asked | instead))
+            answer = case.say(c.CONFIRM, "bob")
+        assert isinstance(answer, c.Broken), answer
+        assert "what is confirmed is not what was asked for, or is so no longer" in answer.why
+        assert case.bench.state(case.call) == "NEEDS_REPAIR"
+
+    case.ask("SUCCEEDED", receipt="m-7")
+    refused(receipt="forged")
+    refused(receipt=None)
+    refused(decision=c.COMPENSATE)
+    refused(decision="FAILED", receipt="m-7")
+    refused(decision="UNKNOWN")
+    case.bench.ahead(3600)
+    refused()
+    case.ask("SUCCEEDED", receipt="m-7")
+    case.bench.one(case.bench.evidence(case.send, case.term, Applied('{"id":"m-1"}', "m-1")))
+    refused()
+
+
+def test_postgres_itself_takes_no_word_for_who_asked(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has asked, and a process says that somebody has, or names nobody."""
+    decide = offices._decide
+    for asked in ({"login": case.logins["ann"]}, {}, None):
+        with monkeypatch.context() as rules:
+            rules.setattr(offices, "_decide", lambda *given, a=asked: decide(*given[:3], {"asked": a}))
+            answer = case.say("ACCEPTED_UNKNOWN", "bob")
+        assert isinstance(answer, c.Broken), answer
+        assert "it is not for login" in answer.why
 
 
 def test_a_request_expires_and_can_be_made_anew(case: Case) -> None:

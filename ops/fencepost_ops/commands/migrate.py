@@ -26,7 +26,8 @@ LOCKED: Final = "55P03"
     "--repair-by-two/--repair-by-one",
     "by_two",
     default=None,
-    help="Lay down that a repair takes two persons, whoever decides; or one. By default: as it is.",
+    help="Lay down that a decision on a call that needs repair takes two persons, whoever decides; or one. "
+    "By default: as it is. --offset and --leave, on an effect that is known, always take one.",
 )
 @dsn_option
 @json_option
