@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,13 @@ from fencepost.records import amended, reader
 from fencepost.subjects import Call, Run, View
 
 _SUM_MODULUS = 1 << 256
-_call_values = reader(Call, [f.name for f in fields(Call)])
+_NEWEST_OF_FIRST = "version"
+"""The last field calls had when the first projections were recorded."""
+_names = [f.name for f in fields(Call)]
+_first = _names[: _names.index(_NEWEST_OF_FIRST) + 1]
+_later = {f.name: f.default for f in fields(Call) if f.name not in _first}
+_call_values = reader(Call, _first)
+_later_values = attrgetter(*_later)
 _run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"}])
 _encode = encoder()
 
@@ -25,7 +32,13 @@ def _digest(values: list[Any]) -> bytes:
 
 
 def _call_number(call: Call) -> int:
-    return int.from_bytes(_digest(_call_values(call)), "big")
+    """Of a call's fields; one that came later counts where it says something, so that what was recorded
+    before replays as it did.
+    """
+    values = _call_values(call)
+    told = zip(_later.items(), _later_values(call), strict=True)
+    values += [[name, value] for (name, default), value in told if value != default]
+    return int.from_bytes(_digest(values), "big")
 
 
 def seal(before: Mapping[UUID, Call], view: View) -> View:

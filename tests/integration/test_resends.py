@@ -120,3 +120,23 @@ def test_equal_intents_of_two_tools_have_keys_of_their_own() -> None:
     """Making an invoice and paying it: one key for both would make the second a repeat of the first."""
     keys = {operation_key("shop", "bank", tool, ("invoice", "i-1")) for tool in ("bank.make", "bank.pay")}
     assert len(keys) == 2
+
+
+@pytest.mark.parametrize("outcome", [LOST, BUSY], ids=["in doubt", "refused for now"])
+def test_what_was_first_sent_before_there_were_fingerprints_is_sent_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Any
+) -> None:
+    with monkeypatch.context() as before:
+        before.setattr("fencepost.decide.dispatch._fingerprint", lambda _call, _request: None)
+        run, call, send = sent(bench, outcome)
+    assert bench.call(call).fingerprint is None
+    if outcome is LOST:
+        again, term = bench.reconcile(run, call)
+    else:
+        bench.ahead(1)
+        again, term = bench.dispatch(run, call)
+    assert isinstance(again, c.Send)
+    assert again.call.request == send.call.request
+    bench.record(again, term, Refused("http_402", "no money", retryable=False))
+    with connect(bench.database.dsns["reader"], "verify") as connection:
+        assert verify_run(connection, TENANT, run).ok

@@ -1,8 +1,10 @@
 """Replay: the same events give the same rows, and nothing else passes for them."""
 
+import hashlib
+import json
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 from uuid import UUID
 
@@ -10,8 +12,11 @@ import pytest
 
 from fencepost.events import GENESIS, Event, body_digest, body_text, chain_hash
 from fencepost.projection import ReplayError, projection_hash, replay, seal
+from fencepost.records import reader
 from fencepost.subjects import Call, View
 from tests.unit.ledger_world import World
+
+LATER = ("resource", "fingerprint", "offset_asked", "offset_left", "proposed")
 
 
 @pytest.fixture(scope="module")
@@ -101,3 +106,20 @@ def test_sealing_takes_back_what_a_call_was_before(world: World) -> None:
     there = seal(before, View(run, changed))
     assert there.run.calls_sum != run.calls_sum
     assert seal(changed, View(there.run, before)).run.calls_sum == run.calls_sum
+
+
+def test_a_field_that_came_later_changes_no_recorded_projection_until_it_says_something(world: World) -> None:
+    run = replace(world.memory.run(UUID(int=1)), calls_sum=GENESIS)
+    later: dict[str, Any] = dict.fromkeys(LATER)
+    call = replace(next(iter(world.memory.calls())), **later)
+
+    def total(of: Call) -> str:
+        return seal({}, View(run, {of.id: of})).run.calls_sum
+
+    # As the ledger's first version wrote it: the fields up to `version`, and no other.
+    names = [f.name for f in fields(Call)]
+    first = reader(Call, names[: names.index("version") + 1])(call)
+    text = json.dumps(first, separators=(",", ":"), ensure_ascii=False)
+    assert total(call) == hashlib.sha256(text.encode()).hexdigest()
+    said: list[dict[str, Any]] = [{name: "x"} for name in LATER]
+    assert len({total(call), *(total(replace(call, **one)) for one in said)}) == 1 + len(LATER)

@@ -212,7 +212,7 @@ def start_attempt(
         "quiet_at": rfc3339(deadlines.quiet_at(in_flight, tool.contract.settle)),
         "ready_at": rfc3339(deadlines.takeover_at(deadline, spec.grace)),
         "request": request if call.request is None else None,
-        "fingerprint": _fingerprint(call, stored) if stored else None,
+        "fingerprint": _fingerprint(call, stored) if stored and _known(call) else None,
         "repeat": repeat,
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
@@ -228,9 +228,16 @@ def _fingerprint(call: Call, request: str) -> str:
     return fingerprint(call.tenant, call.scope, call.tool, call.tool_version, request)
 
 
+def _known(call: Call) -> bool:
+    """Whether a call's request has a fingerprint: not one that was first sent before there were any."""
+    return call.attempts == 0 or call.fingerprint is not None
+
+
 def drifted(call: Call) -> str | None:
-    """Why the stored request may not be sent again: it is not what was sent first. None if it is."""
-    if call.request is None or call.fingerprint == _fingerprint(call, call.request):
+    """Why the stored request may not be sent again: it is not what was sent first. None if it is, or if that
+    cannot be told, as of one sent before there were fingerprints; Postgres knows which those are.
+    """
+    if call.request is None or not _known(call) or call.fingerprint == _fingerprint(call, call.request):
         return None
     return "the stored request is not the one that was sent first: its fingerprint differs; nothing is sent"
 
