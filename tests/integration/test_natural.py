@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -9,8 +10,11 @@ from uuid import UUID
 import pytest
 
 from fencepost import commands as c
+from fencepost.clock import uuid7
 from fencepost.operations import Operation
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
+from fencepost.proposals import Validated
+from fencepost.tools import compensation_key
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench
 
@@ -190,6 +194,51 @@ def test_two_in_one_turn_and_other_things_and_tenants(bench: Bench) -> None:
     tool = bench.app.registry[step, 1]
     args = tool.read_arguments(bench.call(first).arguments)
     assert tool.resource(TENANT, args) == bench.call(first).resource != tool.resource("other", args)
+
+
+def offsetting(bench: Bench, sku: str, minor: int) -> tuple[UUID, UUID]:
+    """A stopped run, and the call by which it is offset: one that sets a price."""
+    run = bench.start()
+    bench.succeed(run, bench.debit(run, bench.order(), "wallet.lend"))
+    bench.cancel(run)
+    claim = bench.claim_stopped(run)
+    order = bench.one(claim)
+    assert isinstance(order, c.Offset), order
+    place = order.run.turn + 1, order.run.calls
+    checked = bench.validated(run, *place, "shelf.price", sku=sku, minor=minor)
+    assert isinstance(checked, Validated)
+    proposal = replace(checked, operation=compensation_key(order.forward.operation or ""), required=False)
+    made: dict[str, Any] = {"forward": order.forward.id, "proposal": proposal, "call_id": uuid7()}
+    bench.one(c.RecordCompensation(**bench.base(run), term=claim.term, **made))
+    bench.ahead(4)  # what it offsets has settled
+    return run, made["call_id"]
+
+
+def test_a_compensation_waits_for_what_it_sets_until_its_own_deadline_and_no_longer(bench: Bench) -> None:
+    sku = bench.order()
+    send, term = bench.dispatch(*price(bench, sku, 100, deadline_s=3600))
+    bench.record(send, term, LOST)
+    run, back = offsetting(bench, sku, 5)
+    waits(bench, run, back)
+    until = bench.call(back).reconcile_until
+    assert until is not None
+    assert (bench.call(back).ready_at, until > bench.now()) == (until, True)
+    bench.ahead((until - bench.now()).total_seconds() + 0.1)
+    assert bench.one(bench.claim_call(run, back)) == c.Done("REJECTED")
+    assert bench.call(back).error == "the compensation's own deadline has passed"
+    assert bench.kinds(run, back)[-2:] == ["DispatchDeferred", "ProposalRejected"], "it did not spin"
+
+
+def test_a_compensation_is_woken_when_what_it_sets_is_free(bench: Bench) -> None:
+    sku = bench.order()
+    run, back = offsetting(bench, sku, 5)
+    send, term = bench.dispatch(*price(bench, sku, 100))
+    waits(bench, run, back)
+    bench.record(send, term, APPLIED)
+    row = bench.row(back)
+    assert row is not None
+    assert row.due_at <= bench.now()
+    bench.succeed(run, back)
 
 
 def test_of_eight_claims_at_once_one_is_sent(bench: Bench) -> None:

@@ -62,6 +62,9 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
     decision = fold.authorize(call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         return _denied(fold, call, decision, command.term.fence)
+    if call.compensates and call.reconcile_until is not None and call.reconcile_until <= fold.now:
+        what = "the compensation's own deadline has passed"  # also while it waits for another call
+        return _reject(fold, call, 8, "late", what, command.term.fence)
     return (
         _key(fold, call, tool, command)
         or _resource(fold, call, command)
@@ -138,8 +141,10 @@ def _defer(
     until: datetime | None = None,
     why: Mapping[str, Any] | None = None,
 ) -> Answer:
-    # At the run's deadline its planner stops it; past it, a second at a time, so that nothing spins.
-    again = until or max(fold.run.deadline, fold.now + _LATE_PAUSE)
+    # At the run's deadline its planner stops it; past it, a second at a time, so that nothing spins. What
+    # compensates is not stopped by its run, but has a deadline of its own.
+    own = call.reconcile_until if call.compensates else None
+    again = until or own or max(fold.run.deadline, fold.now + _LATE_PAUSE)
     body = {"ready_at": rfc3339(again), "waits": waits, "fence": fence, **(why or {})}
     fold.emit(E.DISPATCH_DEFERRED, body, call=call.id)
     return Done(C.INTENT_RECORDED) if waits else Late()
@@ -179,8 +184,6 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
     else:
         timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
     if timeout <= timedelta(0):
-        if call.compensates:
-            return _reject(fold, call, 8, "late", "the compensation's own deadline has passed", fence)
         return _defer(fold, call, fence, waits=False)
     if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
         return held_up
