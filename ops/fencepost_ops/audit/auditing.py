@@ -62,8 +62,10 @@ def audited(
     is read for `slack` more on either side, and for as long as a request of the period may have been on its
     way, so that neither side misses the other for a clock or a long repeat.
 
-    The ledger is read before the book: what it says happened was in the book by then. What had not settled,
-    or is not in the book, is read again afterwards, and counts as moving if it changed in between.
+    The ledger is read before the book: what it says happened was in the book by then. Only where an effect
+    is nobody's even so, what was sent later, sent again or settled about the period is read as well. What
+    had not settled, or is not in the book, is read again afterwards, and counts as moving if it changed in
+    between.
     """
     with spooled() as spool:
         count = _read_ledger(spool, intents, since, until, slack, progress)
@@ -73,6 +75,10 @@ def audited(
             spool.add_intents(known, inside=False)
             spool.disown(strange)
         spool.match()
+        if spool.left_over():
+            for page in intents.touched(since - slack, until + slack):
+                spool.add_strangers(page)
+            spool.match()
         for page in spool.unsure():
             spool.renew(intents.again(page))
         yield Audit(scope, since, until, count, effects), spool

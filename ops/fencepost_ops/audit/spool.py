@@ -37,7 +37,8 @@ CREATE INDEX effects_key ON effects (key);
 """
 # By key; else by receipt; else by the one call that was asked for it by that reference.
 _BY_KEY: Final = (
-    "UPDATE effects SET intent = (SELECT n FROM intents i WHERE i.key = effects.key) WHERE key IS NOT NULL"
+    "UPDATE effects SET intent = (SELECT n FROM intents i WHERE i.key = effects.key)"
+    " WHERE intent IS NULL AND key IS NOT NULL"
 )
 _BY_RECEIPT: Final = """
 UPDATE effects SET intent = (SELECT max(n) FROM intents i WHERE i.receipt = effects.receipt
@@ -84,6 +85,15 @@ class Spool:
             values = {str(value) for value in _scalars(intent.arguments)}
             self._sql.executemany("INSERT OR IGNORE INTO referred VALUES (?, ?)", [(v, n) for v in values])
 
+    def add_strangers(self, intents: Iterable[Intent]) -> None:
+        """Keep those of these whose key is not here, to be matched with. What was read of the others before
+        the book is not replaced: what happened since may not be in the book.
+        """
+        here = "SELECT 1 FROM intents WHERE key = ?"
+        self.add_intents(
+            (one for one in intents if self._sql.execute(here, (one.key,)).fetchone() is None), inside=False
+        )
+
     def add_effects(self, effects: Iterable[BookedEffect], since: datetime, until: datetime) -> None:
         """Keep these."""
         self._sql.executemany(
@@ -120,9 +130,14 @@ class Spool:
         self._sql.executemany("UPDATE effects SET foreign_key = 1 WHERE key = ?", [(key,) for key in keys])
 
     def match(self) -> None:
-        """Give each effect its intent, if there is one."""
+        """Give each effect its intent, if there is one here and it has none yet."""
         for statement in (_BY_KEY, _BY_RECEIPT, _BY_REFERENCE):
             self._sql.execute(statement)
+
+    def left_over(self) -> bool:
+        """Whether an effect of the period has no intent, and is not another dependency's."""
+        wanted = "SELECT 1 FROM effects WHERE intent IS NULL AND inside AND NOT foreign_key LIMIT 1"
+        return self._sql.execute(wanted).fetchone() is not None
 
     def unsure(self) -> Iterator[list[Intent]]:
         """Pages of the intents that were not settled when they were read, or have no effect."""
