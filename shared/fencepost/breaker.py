@@ -130,8 +130,8 @@ class Health:
 
     @property
     def well(self) -> bool:
-        """Whether nothing but its limits has to be looked at."""
-        return self.state == State.CLOSED and self.failures == 0
+        """Whether nothing but its limits has to be looked at, and nothing an answer says changes the row."""
+        return self.state == State.CLOSED and self.failures == 0 and self.flights == "{}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fencepost import commands as c
@@ -75,6 +76,7 @@ class Folding:
         self.loaded = loaded
         self.known = known
         self.writing = Writing()
+        self.healths = {scope: held.version for scope, held in loaded.dependencies.items()}
         for key, run in loaded.runs.items():
             self.writing.versions[key] = run.seq
         for (tenant, _), calls in loaded.calls.items():
@@ -143,7 +145,7 @@ class Folding:
             return c.Moved()
         if command.worker not in self.loaded.alive:
             return c.NotAlive()
-        if self.loaded.epoch is not None and isinstance(command, c.ClaimRun | c.ClaimStopped):
+        if self.loaded.epoch is not None and isinstance(command, c.ClaimRun | c.ClaimStopped | c.ClaimCall):
             return c.OnHold(self.loaded.epoch)  # what was planned in the time that was lost is not known yet
         return None
 
@@ -173,7 +175,9 @@ class Folding:
                 self.writing.operations[before.tenant, k] = operation
         for scope, held in fold.dependencies.items():
             if self.loaded.dependencies.get(scope) is not held:
-                self.loaded.dependencies[scope] = self.writing.dependencies[scope] = held
+                # A batch is one change of a row, however many of its commands have made it.
+                changed = replace(held, version=self.healths.get(scope, 0) + 1)
+                self.loaded.dependencies[scope] = self.writing.dependencies[scope] = changed
         for k in fold.woken:
             resource = self.loaded.operations[before.tenant, k].resource
             (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))

@@ -42,7 +42,7 @@ UPDATE fencepost.dependencies t SET ({rows.columns(rows.HEALTH_COLUMNS[1:])})
     = ({", ".join(f"n.{name}" for name in rows.HEALTH_COLUMNS[1:])})
 FROM json_to_recordset(%s::json)
     AS n ({", ".join(f"{name} {kind}" for name, kind in rows.types(Health).items())})
-WHERE t.scope = n.scope
+WHERE t.scope = n.scope AND t.version = n.version - 1
 """
 
 values = rows.values(Health, rows.HEALTH_COLUMNS)

@@ -1,0 +1,44 @@
+"""The row of a dependency: changed only under its lock, and only by what is really sent or answered."""
+
+import json
+from typing import Any
+from uuid import uuid4
+
+from fencepost import commands as c
+from fencepost.ledger import health
+from tests.integration.ledger_bench import Bench
+from tests.integration.test_gate import DONE, LOST, WALLET, fail, known, statements, waiting
+
+__all__ = ["statements"]
+PAST = '{"%s": "2020-01-01T00:00:00.000000Z"}'
+
+
+def locked(said: list[str]) -> bool:
+    return any("FROM fencepost.dependencies" in one and "FOR NO KEY UPDATE" in one for one in said)
+
+
+def test_a_row_with_flights_of_a_limit_that_is_gone_is_written_under_its_lock(
+    bench: Bench, statements: list[str]
+) -> None:
+    send, term = bench.dispatch(*waiting(bench))
+    bench.sql("INSERT INTO fencepost.dependencies (scope, flights) VALUES (%s, %s)", WALLET, PAST % uuid4())
+    statements.clear()
+    assert bench.record(send, term, DONE) == c.Done("SUCCEEDED")
+    assert locked(statements)
+    assert (known(bench).flights, known(bench).version) == ("{}", 1)
+
+
+def test_a_row_that_was_changed_meanwhile_is_not_overwritten(bench: Bench) -> None:
+    fail(bench, 1)
+    held = known(bench)
+    for version, changed in ((held.version, 0), (held.version + 2, 0), (held.version + 1, 1)):
+        row = health.values(held) | {"version": version}
+        found = bench.owner.execute(health.UPDATE_DEPENDENCIES, [json.dumps([row], default=str)])
+        assert found.rowcount == changed
+
+
+def test_several_changes_of_a_row_in_one_batch_are_one(bench: Bench) -> None:
+    sent = [bench.dispatch(*waiting(bench)) for _ in range(3)]
+    answers: Any = bench.ledger.apply([bench.outcome(*one, LOST) for one in sent])
+    assert answers == [c.Done("UNKNOWN")] * 3
+    assert (known(bench).failures, known(bench).version) == (3, 1)
