@@ -4,10 +4,13 @@ import json
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 from fencepost import commands as c
+from fencepost.breaker import State
 from fencepost.ledger import health
 from tests.integration.ledger_bench import Bench
-from tests.integration.test_gate import DONE, LOST, WALLET, fail, known, statements, waiting
+from tests.integration.test_gate import DONE, LOST, WALLET, close, fail, known, statements, waiting
 
 __all__ = ["statements"]
 PAST = '{"%s": "2020-01-01T00:00:00.000000Z"}'
@@ -42,3 +45,25 @@ def test_several_changes_of_a_row_in_one_batch_are_one(bench: Bench) -> None:
     answers: Any = bench.ledger.apply([bench.outcome(*one, LOST) for one in sent])
     assert answers == [c.Done("UNKNOWN")] * 3
     assert (known(bench).failures, known(bench).version) == (3, 1)
+
+
+@pytest.mark.parametrize("why", ["denied", "changed"])
+def test_a_repeat_that_is_not_sent_takes_no_place_of_a_probe(bench: Bench, why: str) -> None:
+    run, call = waiting(bench, "wallet.hold")
+    send, term = bench.dispatch(run, call)
+    other = waiting(bench)
+    bench.record(send, term, LOST)
+    close(bench)
+    bench.ahead(9)
+    if why == "denied":
+        bench.gate.closed.add(("wallet.hold", "claim"))
+    else:
+        bench.started.remove(run)  # whose replay says so too
+        bench.sql("SET session_replication_role = replica")
+        bench.sql("UPDATE fencepost.calls SET fingerprint = 'another' WHERE id = %s", call)
+        bench.sql("SET session_replication_role = origin")
+    state = bench.reconcile(run, call)[0]
+    assert state == c.Done("UNKNOWN" if why == "denied" else "NEEDS_REPAIR")
+    assert (known(bench).state, known(bench).probes) == (State.OPEN, "{}")
+    bench.gate.closed.clear()
+    assert isinstance(bench.dispatch(*other)[0], c.Send), "it is the probe"

@@ -121,6 +121,7 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         backoff_cap=tool.dependency.backoff_cap,
         resource_locked=setting is not None and setting.call == call.id,
         overtaken=setting is not None and setting.call != call.id,
+        restored=call.restored is not None,
     )
 
 
@@ -131,9 +132,9 @@ def _spent(fold: Fold, call: Call) -> bool:
 
 def _recover(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     decision = recovery.recover(facts(fold, call, tool, command.rand, _stored(call)))
-    if isinstance(decision, recovery.Ask | recovery.Repeat) and (put_off := _gate(fold, call, tool)):
-        return put_off
     if isinstance(decision, recovery.Ask):
+        if (put_off := _gate(fold, call, tool)) is not None:
+            return put_off
         timeout = tool.dependency.per_attempt
         due = rfc3339(deadlines.takeover_at(fold.now + timeout, tool.dependency.grace))
         lease = lease_body(command) | {"ready_at": due}
@@ -174,6 +175,9 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
         denied = "the repeat is not authorised"
         _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), denied, asks=call.asks + 1)
         return Done(C.UNKNOWN)
+    # The last hurdle: what is not sent after all must not take the place of a probe.
+    if (put_off := _gate(fold, call, tool)) is not None:
+        return put_off
     until = call.reconcile_until or fold.now
     timeout = min(tool.dependency.per_attempt, until - fold.now)
     return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
