@@ -9,6 +9,7 @@ import pytest
 from fencepost import commands as c
 from fencepost.breaker import State
 from fencepost.ledger import health
+from fencepost.outcomes import Refused
 from tests.integration.ledger_bench import Bench
 from tests.integration.test_gate import DONE, LOST, WALLET, close, fail, known, statements, waiting
 
@@ -67,3 +68,17 @@ def test_a_repeat_that_is_not_sent_takes_no_place_of_a_probe(bench: Bench, why: 
     assert (known(bench).state, known(bench).probes) == (State.OPEN, "{}")
     bench.gate.closed.clear()
     assert isinstance(bench.dispatch(*other)[0], c.Send), "it is the probe"
+
+
+def test_a_limit_holds_for_a_call_recorded_under_another_name_of_its_dependency(bench: Bench) -> None:
+    """As when the account of a limited dependency is renamed while calls are open."""
+    run, call = waiting(bench, "narrow.pay")
+    renamed = bench.ledger_as("worker", limited=frozenset({"narrow/renamed"}))
+    bench.sql("DELETE FROM fencepost.dependencies WHERE scope = 'narrow/default'")
+    term = bench.term()
+    (send,) = renamed.apply([bench.claim_call(run, call, term)])
+    assert isinstance(send, c.Send), send
+    assert list(json.loads(known(bench, "narrow/default").flights)) == [str(call)]
+    (answer,) = renamed.apply([bench.outcome(send, term, Refused("http_402", "no", retryable=False))])
+    assert answer == c.Done("FAILED")
+    assert known(bench, "narrow/default").flights == "{}"

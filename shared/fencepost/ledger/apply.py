@@ -105,14 +105,13 @@ class Ledger:
 
     def _load(self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command]) -> Loaded:
         """Load a batch; twice, as a rule, when a dependency has fallen ill since this process last looked."""
-        limited = self._known.limited
-        watched = (limited | self._ill) & health.hinted(batch)
+        watched = (self._known.limited | self._ill) & health.hinted(batch)
         while True:
             loaded = load(connection, pipeline, batch, self._worker_ttl, watched)
             ill = {scope for scope, held in loaded.dependencies.items() if not held.well}
             if ill != self._ill & loaded.dependencies.keys():
                 self._ill = (self._ill - loaded.dependencies.keys()) | ill
-            unlocked = loaded.unlocked(batch, limited)
+            unlocked = loaded.unlocked(batch, self._known)
             if not unlocked:
                 return loaded
             watched |= unlocked

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from fencepost import commands as c
 from fencepost.breaker import Health
-from fencepost.decide.fold import Row
+from fencepost.decide.fold import Known, Row
 from fencepost.ledger import health, rows
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
@@ -139,11 +139,16 @@ class Loaded:
     epoch: int | None = None
     """The epoch under which the ledger is held, if it is."""
 
-    def unlocked(self, batch: Sequence[c.Command], limited: frozenset[str]) -> frozenset[str]:
-        """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked."""
+    def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
+        """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
+
+        A call counts where its tool has a limit now, under the scope it was recorded with: a dependency or
+        account that was renamed since keeps its limit for the calls that were open.
+        """
         needed = {scope for scope, held in self.dependencies.items() if not held.well}
-        if limited:
-            needed |= limited & {call.scope for x in batch if (call := self._depended(x)) is not None}
+        if known.limited:
+            depended = [call for x in batch if (call := self._depended(x)) is not None]
+            needed |= {call.scope for call in depended if _limited(call, known)}
         return frozenset(needed) - self.locked
 
     def _depended(self, command: c.Command) -> Call | None:
@@ -152,6 +157,11 @@ class Loaded:
         if isinstance(command, c.RecordOutcome | c.RecordLookup):
             return self.calls[command.tenant, command.run].get(command.call)
         return None
+
+
+def _limited(call: Call, known: Known) -> bool:
+    tool = known.tool(call.tool, call.tool_version)
+    return tool is not None and tool.dependency.limited
 
 
 @dataclass(frozen=True, slots=True)
