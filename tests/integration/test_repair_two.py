@@ -202,7 +202,9 @@ def test_postgres_itself_takes_no_word_for_who_asked(case: Case, monkeypatch: py
     decide = offices._decide
     for asked in ({"login": case.logins["ann"]}, {}, None):
         with monkeypatch.context() as rules:
-            rules.setattr(offices, "_decide", lambda *given, a=asked: decide(*given[:3], {"asked": a}))
+            rules.setattr(
+                offices, "_decide", lambda fold, call, say, _, a=asked: decide(fold, call, say, {"asked": a})
+            )
             answer = case.say("ACCEPTED_UNKNOWN", "bob")
         assert isinstance(answer, c.Broken), answer
         assert "it is not for login" in answer.why
