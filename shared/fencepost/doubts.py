@@ -80,6 +80,8 @@ class Facts:
     backoff_cap: timedelta = timedelta(seconds=30)
     resource_locked: bool = False
     """Claims on its natural resource exclude each other, and no later one has set it."""
+    restored: bool = False
+    """It may have been sent beyond the attempts counted, in a time the ledger lost."""
     overtaken: bool = False
     """A later call was sent to set the same resource: a repeat would overwrite its value."""
 

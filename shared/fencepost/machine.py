@@ -290,6 +290,7 @@ def _unknown(_call: Call, fact: _Fact) -> Changes:
     if "epoch" in fact.data:  # sent, perhaps, in a time the ledger lost: what was asked before says nothing
         until = {"in_flight_until": fact.time("in_flight_until"), "quiet_at": fact.time("quiet_at")}
         restored = {**until, **fact.kept("fence"), "waits": False, "asks": 0, "lookup": None}
+        restored["restored"] = fact["epoch"]
     return {
         **restored,
         "state": C.UNKNOWN,

@@ -94,7 +94,7 @@ def _claims(facts: Facts) -> _Claims:
         applied={item.attempt for item in known if item.applied},
         not_applied=not_applied,
         found=found,
-        every_attempt_negative=0 < facts.attempts == len(not_applied),
+        every_attempt_negative=0 < facts.attempts == len(not_applied) and not facts.restored,
     )
 
 

@@ -68,7 +68,8 @@ class Call:
     worker never answered; `waits`: another call holds the operation or the resource; `reused`: the result is
     another call's; `resource`: the key of what a natural tool sets; `fingerprint`: of the request as it was
     first sent; `offset_asked` and `offset_left`: the number of the event by which a person last had its
-    effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm.
+    effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm;
+    `restored`: the epoch in which it may have been sent beyond the attempts counted here.
     """
 
     tenant: str
@@ -113,6 +114,7 @@ class Call:
     offset_asked: int | None = None
     offset_left: int | None = None
     proposed: str | None = None
+    restored: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ from datetime import datetime, timedelta
 import pytest
 
 from fencepost import commands as c
+from fencepost import machine
 from fencepost.decide.recover import FENCE_MARGIN
+from fencepost.events import EventType
 from fencepost.ledger import epochs
 from fencepost.ledger.connect import connect
-from fencepost.outcomes import Applied
+from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from tests.integration.ledger_bench import Bench
 from tests.integration.recovering import (
@@ -115,6 +117,55 @@ def test_whoever_held_a_call_before_is_refused_and_still_heard(bench: Bench) -> 
     assert bench.one(bench.evidence(send, term, Applied('{"id":"r-2"}', "r-2"))) == c.Done("UNKNOWN")
     assert doubted(bench, run, call)[0] == c.Done("SUCCEEDED")
     assert bench.call(call).receipt == "r-2"
+
+
+def test_a_no_of_an_attempt_we_know_says_nothing_of_one_in_the_lost_time(bench: Bench) -> None:
+    run, call = planned(bench)
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, Unsure("timeout", "lost"))
+    bench.one(bench.evidence(send, term, Refused("not_sent", "it never left", retryable=True)))
+    restore(bench)
+    assert isinstance(doubted(bench, run, call)[0], c.Ask), "asked, and not sent again on that word"
+
+
+def test_a_repeat_that_was_too_late_proves_nothing_of_the_lost_time(bench: Bench) -> None:
+    run, call = planned(bench, "wallet.tip")
+    restore(bench)
+    bench.ahead(4)
+    send, term = doubted(bench, run, call)
+    assert isinstance(send, c.Send)
+    bench.ahead(10)  # its worker is frozen
+    bench.cancel(run)
+    assert bench.one(bench.evidence(send, term, Refused("late", "nothing was sent", retryable=True)))
+    doubted(bench, run, call)
+    assert bench.state(call) != "FAILED"
+    assert bench.operation(call).doubt
+    assert bench.call(call).restored is not None
+
+
+def test_postgres_lets_nobody_take_a_restores_mark_away(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, call = planned(bench)
+    restore(bench)
+    ask, term = doubted(bench, run, call)
+    rule = machine._CALL_RULES[EventType.TOOL_EFFECT_RECONCILED]
+    with monkeypatch.context() as wrong:
+        forgets = {EventType.TOOL_EFFECT_RECONCILED: lambda c, f: {**rule(c, f), "restored": None}}
+        wrong.setattr(machine, "_CALL_RULES", {**machine._CALL_RULES, **forgets})
+        refused = bench.one(bench.looked_up(ask, term, Answer.FOUND, "r-9"))
+    assert isinstance(refused, c.Broken)
+    assert "stays marked" in refused.why
+    assert bench.one(bench.looked_up(ask, term, Answer.FOUND, "r-9")) == c.Done("SUCCEEDED")
+
+
+def test_no_call_is_sent_for_the_first_time_while_the_ledger_is_held(bench: Bench) -> None:
+    """A call that the recovery has not come to yet may have been sent as well."""
+    run, call = planned(bench)
+    with connect(bench.database.dsns["operator"], "recover", autocommit=True) as connection:
+        epoch = epochs.open_epoch(connection, bench.now() - MINUTE, "ann", "restored")
+    assert bench.one(bench.claim_call(run, call)) == c.OnHold(epoch.epoch)
+    assert bench.call(call).attempts == 0
 
 
 def test_a_doubt_of_before_forgets_what_was_asked_and_may_be_under_way_again(bench: Bench) -> None:

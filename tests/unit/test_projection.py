@@ -16,7 +16,7 @@ from fencepost.records import reader
 from fencepost.subjects import Call, View
 from tests.unit.ledger_world import World
 
-LATER = ("resource", "fingerprint", "offset_asked", "offset_left", "proposed")
+LATER = ("resource", "fingerprint", "offset_asked", "offset_left", "proposed", "restored")
 
 
 @pytest.fixture(scope="module")

@@ -191,6 +191,7 @@ calls = Table(
     _col("offset_asked", BigInteger, null=True),
     _col("offset_left", BigInteger, null=True),
     _col("proposed", Text, null=True),
+    _col("restored", BigInteger, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"

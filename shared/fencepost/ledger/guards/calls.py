@@ -14,7 +14,7 @@ _BORN = f"""
         IF NEW.state NOT IN ({words(CALL_BORN)})
            OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
            OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
-                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint) <> 0 THEN
+                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored) <> 0 THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -121,6 +121,9 @@ _PRESENTED = f"""
         IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ({hop_words(CALL_HOPS)}) THEN
             RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
                 USING ERRCODE = 'FP001';
+        END IF;
+        IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
+            RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')

@@ -8,6 +8,7 @@ ALTER TABLE fencepost.calls ADD COLUMN fingerprint text;
 ALTER TABLE fencepost.calls ADD COLUMN offset_asked bigint, ADD COLUMN offset_left bigint;
 -- A decision that one person asked another to confirm.
 ALTER TABLE fencepost.calls ADD COLUMN proposed text;
+ALTER TABLE fencepost.calls ADD COLUMN restored bigint;
 ALTER TABLE fencepost.operations ADD COLUMN resource boolean DEFAULT false NOT NULL,
     ADD COLUMN releases boolean DEFAULT false NOT NULL;
 CREATE INDEX calls_setting ON fencepost.calls (resource) WHERE waits AND resource IS NOT NULL;
@@ -101,7 +102,7 @@ BEGIN
         IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED')
            OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
            OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
-                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint) <> 0 THEN
+                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored) <> 0 THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -203,6 +204,9 @@ BEGIN
         IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'recover:AWAITING_APPROVAL>UNKNOWN', 'recover:DISPATCHING>UNKNOWN', 'recover:INTENT_RECORDED>UNKNOWN', 'recover:UNKNOWN>UNKNOWN', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
             RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
                 USING ERRCODE = 'FP001';
+        END IF;
+        IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
+            RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
