@@ -17,6 +17,7 @@ from fencepost.outcomes import Applied, Unsure
 from fencepost_ops.commands import bulk
 from fencepost_ops.database import LedgerDatabase
 from tests.awaiting import until
+from tests.integration import ledger_bench
 from tests.integration.ledger_bench import Bench, open_bench
 from tests.integration.shell import Shell, process
 
@@ -97,6 +98,25 @@ def test_which_calls_fit(module_bench: Bench, how: tuple[str, ...], count: int) 
     shell = Shell(module_bench.database, {"COLUMNS": "240"})
     fits = shell.json("repair", *how, "--ask-again", *REASON, "--dry-run", role="reader")
     assert len(fits["calls"]) == count
+
+
+def test_a_run_key_that_several_tenants_have_needs_the_tenant(
+    bench: Bench, shell: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, _, _ = unknowable(bench, "o-1")
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setattr(ledger_bench, "TENANT", "other")
+        theirs, _, _ = unknowable(bench, "o-1")
+    by_key = ("repair", "--where", "run=o-1", "--accept-unknown", *REASON)
+    for more in ((), ("--yes",), ("--dry-run",)):
+        told = shell.refused(2, *by_key, *more)
+        assert told == "runs of several tenants have that key: name one with --tenant, of other, shop"
+    listed = shell.ok("repair", "--where", "tool=wallet.note", "--accept-unknown", *REASON, "--dry-run")
+    assert sorted(line.split()[2] for line in listed.splitlines()[:3]) == ["TENANT", "other", "shop"]
+    assert shell.ok(*by_key, "--tenant", "other", "--yes").endswith("1 ACCEPTED_UNKNOWN\n")
+    assert states(bench, [mine, theirs]) == ["NEEDS_REPAIR", "ACCEPTED_UNKNOWN"]
+    # Also where only one of them waits: it may not be the one that is meant.
+    assert "name one with --tenant" in shell.refused(2, *by_key, "--yes")
 
 
 def test_a_refusal_in_between_costs_the_others_nothing(bench: Bench, shell: Shell) -> None:

@@ -14,7 +14,7 @@ import click
 from fencepost.commands import CONFIRM
 from fencepost.errors import FencepostError, Unreachable, UsageError
 from fencepost.ledger import listings
-from fencepost.ledger.repairs import Waiting, Where, waiting
+from fencepost.ledger.repairs import Waiting, Where, sharing, waiting
 from fencepost.office import Repair, Repaired
 from fencepost.states import CallState
 from fencepost_ops.commands.durations import spoken
@@ -64,6 +64,9 @@ def repair_where(
         )
     with session.connection() as connection:
         now = listings.now(connection)
+        if not where.tenants and (tenants := sharing(connection, where.runs)):
+            told = ", ".join(cut(tenant) for tenant in tenants)
+            raise UsageError(f"runs of several tenants have that key: name one with --tenant, of {told}")
         found = waiting(connection, where)
     if expect is not None and expect != len(found):
         raise FencepostError(f"{len(found)} calls fit, not {expect}: nothing was decided")
@@ -112,6 +115,7 @@ def _print_plan(found: Sequence[Waiting], decision: str, now: datetime, *, as_js
         (
             one.tool,
             one.dependency,
+            one.tenant,
             one.run_key,
             spoken(now - one.since) if one.since is not None else "",
             one.error,
@@ -119,7 +123,7 @@ def _print_plan(found: Sequence[Waiting], decision: str, now: datetime, *, as_js
         )
         for one in found
     ]
-    columns = ["TOOL", "DEPENDENCY?", "RUN", "AGE>", "WHY", "CALL!"]
+    columns = ["TOOL", "DEPENDENCY?", "TENANT", "RUN", "AGE>", "WHY", "CALL!"]
     print_table(columns, rows, empty="no call that needs repair fits")
     if found:
         click.echo(f"{len(found)} calls would be decided {decision}; nothing was decided")

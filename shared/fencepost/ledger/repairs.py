@@ -27,6 +27,12 @@ SELECT * FROM (
 WHERE %(age)s::interval IS NULL OR w.since < fencepost.now() - %(age)s::interval
 ORDER BY w.since, w.id
 """
+_SHARING: Final = """
+SELECT DISTINCT r.tenant FROM fencepost.runs r WHERE r.run_key IN (
+    SELECT s.run_key FROM fencepost.runs s WHERE s.run_key = ANY(%s) AND s.run_key <> ''
+    GROUP BY s.run_key HAVING count(DISTINCT s.tenant) > 1)
+ORDER BY r.tenant
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +71,8 @@ def waiting(connection: Connection, where: Where) -> list[Waiting]:
     }
     found = connection.execute(_WAITING, asked | {"age": where.older_than})
     return [Waiting(*row) for row in found]
+
+
+def sharing(connection: Connection, run_keys: Sequence[str]) -> list[str]:
+    """The tenants that have one of these run keys in common; none where each key is one tenant's."""
+    return [tenant for (tenant,) in connection.execute(_SHARING, [list(run_keys)])] if run_keys else []
