@@ -97,6 +97,7 @@ _CLASSES: Final = {
     "exception": FailureClass.OURS,
     "invalid_request": FailureClass.OURS,
     "late": FailureClass.OURS,
+    "not_awaited": FailureClass.OURS,
     "not_started": FailureClass.OURS,
     "worker_error": FailureClass.OURS,
     "worker_lost": FailureClass.OURS,
@@ -175,9 +176,14 @@ def failure_class(code: str) -> FailureClass:
 
 
 def learnt(outcome: Outcome) -> Learnt:
-    """What an attempt's outcome says of its dependency."""
+    """What an attempt's outcome says of its dependency.
+
+    A stored answer that is given again tells how it was when it was stored; now the dependency answers.
+    """
     if isinstance(outcome, Applied):
         return Learnt(answered=True)
+    if isinstance(outcome, Refused) and outcome.final_answer_stored:
+        return Learnt(answered=True, code=outcome.code)
     return _said(outcome.code, outcome.retry_after)
 
 

@@ -77,6 +77,7 @@ def admitted(held: Health, call: UUID, at: datetime = NOW, spec: DependencySpec 
         (Unsure("unreadable_answer", ""), FailureClass.UNCLEAR, "answered"),
         (Unsure("in_progress", ""), FailureClass.UNCLEAR, "answered"),
         (Unsure("exception", ""), FailureClass.OURS, "nothing"),
+        (Unsure("not_awaited", ""), FailureClass.OURS, "nothing"),
         (Refused("worker_lost", "", retryable=True), FailureClass.OURS, "nothing"),
         (Refused("deadline_passed", "", retryable=True), FailureClass.OURS, "nothing"),
         (Applied("{}", None), None, "answered"),
@@ -90,6 +91,19 @@ def test_what_an_outcome_says_of_its_dependency(
     if not isinstance(outcome, Applied):
         assert failure_class(outcome.code) is kind
         assert (kind in DEPENDENCY_FAILED) == (says == "failed")
+
+
+@pytest.mark.parametrize("code", ["http_500", "http_503", "http_429"])
+def test_a_stored_answer_that_is_given_again_counts_for_the_dependency(code: str) -> None:
+    wait = 7 * SECOND
+    again = Refused(code, "", retryable=False, retry_after=wait, final_answer_stored=True)
+    assert learnt(again) == Learnt(answered=True, code=code)
+
+
+def test_the_flights_of_a_limit_are_a_reason_to_lock_a_row() -> None:
+    """Whoever records an answer takes one out, also one left of a limit that is gone."""
+    flying = admitted(NEW, uuid4(), spec=replace(SPEC, concurrency=3))
+    assert (flying.state, flying.well) == (State.CLOSED, False)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +312,7 @@ def test_what_a_closing_breaker_forgets_is_not_its_limits() -> None:
     failing = told(other, FAILED, FAILED, FAILED)
     tried = admitted(failing, probe, at + SECOND, spec)
     closed = learn(tried, spec, ANSWERED, call=probe, now=at + SECOND, rand=0)
-    assert closed.well
+    assert (closed.state, closed.failures) == (State.CLOSED, 0)
     assert closed.paced_at == tried.paced_at
     assert len(json.loads(closed.flights)) == 1
 
