@@ -100,6 +100,24 @@ def test_who_met_a_limit_of_the_fleet_asks_again_by_itself(desk: Desk) -> None:
     assert desk.next() == [message(1)], "another process may have made room"
 
 
+@pytest.mark.parametrize("limit", ["rate", "concurrency"])
+def test_after_a_limit_few_are_called_at_once_until_they_find_room(
+    monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(module, "ROOM_PAUSE_S", 0.0)
+    called: queue.Queue[int] = queue.Queue()
+    lines = Lines({"a": 500}, lambda messages: called.put(len(messages)), lambda _: None)
+    try:
+        assert all(lines.enter("a", message(n)) for n in range(500))
+        assert not any(lines.enter("a", message(n)) for n in range(500, 599))
+        lines.full("a", message(599), Full("a", limit, timedelta(0)))
+        assert called.empty()
+        lines.leave("a", 500)
+        assert [called.get(timeout=WITHIN_S) for _ in range(2)] == [16, 84]
+    finally:
+        lines.close()
+
+
 def test_a_line_has_an_end(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST", 3)
     assert [desk.lines.enter("a", message(n)) for n in range(9)] == [True] * 2 + [False] * 7

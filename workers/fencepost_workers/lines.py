@@ -144,7 +144,8 @@ class Lines:
             self._thread.start()
 
     def _call(self, scope: str, line: OrderedDict[_Key, Message], free: int) -> list[Message]:
-        most = AT_ONCE_WHERE_FULL if scope in self._paused else AT_ONCE
+        # Whoever finds no room says so anew; where these all find some, the next are more.
+        most = AT_ONCE if self._paused.pop(scope, None) is None else AT_ONCE_WHERE_FULL
         found = [line.popitem(last=False)[1] for _ in range(min(free, most, len(line)))]
         self._called |= {message[:2]: scope for message in found}
         self._lines.move_to_end(scope)
