@@ -73,8 +73,9 @@ class ToolHandle(Generic[ArgsT, ResultT]):
         """Declare the pure function that tells whether an answer is for these arguments.
 
         For a downstream that answers a known key whatever comes with it (`Mismatch.IGNORED`): without it no
-        repeat is made on the strength of the key. Every answer is compared, also a lookup's; one that is for
-        another request goes to a person, what the function raises makes the outcome unknown.
+        repeat is made on the strength of the key. Every answer is compared, also the result of a lookup (a
+        `Found` without a result says itself whether it is for these arguments); one that is for another
+        request goes to a person, what the function raises leaves the outcome unknown.
         """
         self._add("same", function)
         return function

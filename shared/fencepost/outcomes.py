@@ -300,7 +300,10 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
         return Found(receipt_of(tool, result), result, same_arguments=same)
     answer: object = tool.lookup_parse(response, args)
     if isinstance(answer, Found):
-        return replace(answer, receipt=storable_receipt(answer.receipt))
+        same = answer.same_arguments
+        if tool.same is not None and answer.result is not None:  # without a result its own word counts
+            same = same and bool(tool.same(args, answer.result))
+        return replace(answer, receipt=storable_receipt(answer.receipt), same_arguments=same)
     if isinstance(answer, Absent | Unclear):
         return answer
     return Unclear(f"lookup_parse gave {type(answer).__name__}, not Found, Absent or Unclear")

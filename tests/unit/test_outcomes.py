@@ -339,6 +339,28 @@ def test_a_lookup_parse_that_gives_anything_else_is_unclear(answer: Any) -> None
     assert isinstance(classify_lookup(tool, ARGS, Answered(Response(200))), Unclear)
 
 
+@pytest.mark.parametrize(
+    ("found", "wanted"),
+    [
+        (Found("d-1", {"amount": 5}), True),
+        (Found("d-1", {"amount": 6}), False),
+        (Found("d-1", {"amount": 5}, same_arguments=False), False),
+        (Found("d-1"), True),
+        (Found("d-1", same_arguments=False), False),
+    ],
+)
+def test_what_a_lookup_parse_found_is_compared_as_well(found: Found, wanted: bool) -> None:
+    tool = dataclasses.replace(
+        debit.tool,
+        lookup_parse=lambda _response, _args: found,
+        same=lambda args, result: bool(result["amount"] == args.amount),
+    )
+    answer = classify_lookup(tool, ARGS, Answered(Response(200)))
+    assert answer == dataclasses.replace(found, same_arguments=wanted)
+    odd = dataclasses.replace(tool, lookup_parse=lambda _response, _args: Found("d-1", {}))
+    assert classify_lookup(odd, ARGS, Answered(Response(200))) == Unclear("KeyError: 'amount'")
+
+
 def test_a_receipt_found_by_a_lookup_can_be_stored() -> None:
     tool = dataclasses.replace(debit.tool, lookup_parse=lambda _response, _args: Found("d\0"))
     assert classify_lookup(tool, ARGS, Answered(Response(200))) == Found("d\\u0000")
