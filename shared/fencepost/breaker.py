@@ -26,7 +26,7 @@ from uuid import UUID
 from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.deadlines import MAX_RETRY_AFTER, plus
 from fencepost.dependencies import DependencySpec
-from fencepost.outcomes import Applied, Outcome, Refused, Unsure
+from fencepost.outcomes import Applied, Outcome, Refused
 
 FORGET: Final = timedelta(minutes=1)
 """Failures further apart than this are not in a row, however little was asked between them."""
@@ -199,11 +199,6 @@ def _said(code: str, retry_after: timedelta | None) -> Learnt:
     failed = kind in DEPENDENCY_FAILED
     wait = retry_after if code in _CLOSING else None
     return Learnt(failed=failed, answered=not failed, code=code, retry_after=wait)
-
-
-def class_of(outcome: Refused | Unsure) -> FailureClass:
-    """The class of what is no success."""
-    return failure_class(outcome.code)
 
 
 # -- before anything is sent ---------------------------------------------------------------------------------
