@@ -282,8 +282,17 @@ def test_many_are_asked_for_and_confirmed_at_once(
     env = {"COLUMNS": "240", "FENCEPOST_REPAIR_BY_TWO": "true"}
     ann, bob = Shell(bench.database, env), Shell(replace(bench.database, dsns={"operator": second}), env)
     these = [word for case in cases for word in ("--where", f"run={case.run}")]
-    told = ann.ok("repair", *these, "--accept-unknown", "--reason", "gone", "--by", "ann", "--expect", "3")
-    assert told.endswith("3 NEEDS_REPAIR\n")
+    ask = ("repair", *these, "--accept-unknown", "--reason", "gone", "--by", "ann", "--expect", "3")
+    told = ann.ok(*ask).splitlines()
+    assert told[0].startswith(f"call {cases[0].call} (mail.send of run ")
+    assert told[0].endswith(") is asked for as ACCEPTED_UNKNOWN; another operator confirms it")
+    assert told[3] == "3 asked for as ACCEPTED_UNKNOWN"
+    assert told[4].startswith("nothing of what is asked for is decided: another operator does that")
+    asked = ann.json(*ask)
+    assert (asked["decided"], asked["asked_for"]) == (False, "ACCEPTED_UNKNOWN")
+    assert {(one["state"], one["asked_for"]) for one in asked["calls"]} == {
+        ("NEEDS_REPAIR", "ACCEPTED_UNKNOWN")
+    }
     assert [bench.state(case.call) for case in cases] == ["NEEDS_REPAIR"] * 3
     told = bob.ok("repair", *these, "--confirm", "--reason", "yes", "--by", "bob", "--yes")
     assert told.endswith("3 ACCEPTED_UNKNOWN\n")

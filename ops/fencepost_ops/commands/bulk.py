@@ -76,7 +76,7 @@ def repair_where(
     if not (yes or expect is not None):
         _agree(found, decision, now)
     outcomes, problem = _decide(session, found, decision, by, reason)
-    _print_outcomes(found, outcomes, as_json=as_json)
+    _print_outcomes(found, outcomes, decision, as_json=as_json)
     if problem is not None:
         left = len(found) - len(outcomes)
         raise Unreachable(f"{problem}; {left} calls were not reached: the same command again is safe")
@@ -129,17 +129,36 @@ def _print_plan(found: Sequence[Waiting], decision: str, now: datetime, *, as_js
         click.echo(f"{len(found)} calls would be decided {decision}; nothing was decided")
 
 
-def _print_outcomes(found: Sequence[Waiting], outcomes: Sequence[Repaired], *, as_json: bool) -> None:
+def _print_outcomes(
+    found: Sequence[Waiting], outcomes: Sequence[Repaired], decision: str, *, as_json: bool
+) -> None:
     counts = Counter("refused" if outcome.state is None else outcome.state for outcome in outcomes)
+    asked = counts[CallState.NEEDS_REPAIR]
     if as_json:
-        value: dict[str, Any] = {"decided": True, "counts": dict(counts)}
-        print_json(value | {"calls": [_told(one, out) for one, out in zip(found, outcomes, strict=False)]})
+        value: dict[str, Any] = {"decided": not asked, "counts": dict(counts)}
+        calls = [_told(one, out, decision) for one, out in zip(found, outcomes, strict=False)]
+        print_json(value | {"asked_for": decision if asked else None, "calls": calls})
         return
     for one, outcome in zip(found, outcomes, strict=False):
-        became = f"is {outcome.state}" if outcome.state is not None else f"was refused: {cut(outcome.why)}"
-        click.echo(f"call {one.call} ({cut(one.tool)} of run {cut(one.run_key)}) {became}")
-    click.echo(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+        call = f"call {one.call} ({cut(one.tool)} of run {cut(one.run_key)})"
+        click.echo(f"{call} {_became(outcome, decision)}")
+    names = {CallState.NEEDS_REPAIR: f"asked for as {decision}"}
+    click.echo(", ".join(f"{count} {names.get(name, name)}" for name, count in sorted(counts.items())))
+    if asked:
+        click.echo(
+            "nothing of what is asked for is decided: another operator does that, by the same --where "
+            "and --confirm"
+        )
 
 
-def _told(one: Waiting, outcome: Repaired) -> dict[str, Any]:
-    return asdict(one) | {"state": outcome.state, "why": outcome.why}
+def _became(outcome: Repaired, decision: str) -> str:
+    if outcome.state is None:
+        return f"was refused: {cut(outcome.why)}"
+    if outcome.state == CallState.NEEDS_REPAIR:  # it takes two persons
+        return f"is asked for as {decision}; another operator confirms it"
+    return f"is {outcome.state}"
+
+
+def _told(one: Waiting, outcome: Repaired, decision: str) -> dict[str, Any]:
+    asked = decision if outcome.state == CallState.NEEDS_REPAIR else None  # another operator is to confirm it
+    return asdict(one) | {"state": outcome.state, "asked_for": asked, "why": outcome.why}
