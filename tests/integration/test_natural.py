@@ -314,6 +314,31 @@ def test_a_resource_is_not_handed_on_while_the_call_that_was_sent_is_unsettled(
     assert things.take() == "FP003", "what was sent may still land"
 
 
+@pytest.mark.parametrize("proof", [None, "ToolEffectReconciled", "RepairDecided"])
+def test_what_nobody_answered_is_let_go_no_earlier_than_it_is_quiet(
+    things: Things, proof: str | None
+) -> None:
+    quiet = {"quiet_at": "2999-01-01T00:00:00Z"}
+    seen = things.attack.event(things.run, things.first, proof)[1] if proof else None
+    things.attack.put("calls", things.first, state="FAILED", doubt=False, proof=seen, **quiet)
+    for role in (WORKER, OPERATOR, OWNER):
+        assert things.update(role, status="released", expires_at=None) == "FP003"
+        assert things.update(role, status="released", expires_at="2998-12-31T00:00:00Z") == "FP003"
+    assert "what was sent may set it until 2999-01-01" in things.attack.said
+    assert things.update(status="released", expires_at=quiet["quiet_at"]) is None
+    in_flight = {"quiet_at": "9999-01-01T00:00:00Z", "in_flight_until": "2900-01-01T00:00:00Z"}
+    things.attack.put("calls", things.first, **in_flight)
+    assert things.update(status="released", expires_at=None) == "FP003"
+    assert things.update(status="released", expires_at=in_flight["in_flight_until"]) is None
+
+
+@pytest.mark.parametrize("proof", ["ToolResultRecorded", "ToolAttemptFailed"])
+def test_what_was_answered_is_let_go_at_once(things: Things, proof: str) -> None:
+    seen = things.attack.event(things.run, things.first, proof)[1]
+    things.attack.put("calls", things.first, state="FAILED", proof=seen, quiet_at="2999-01-01T00:00:00Z")
+    assert things.update(status="released", expires_at=None) is None
+
+
 def test_a_resource_is_held_only_by_a_call_that_was_sent_to_set_it(things: Things) -> None:
     things.attack.put("calls", things.first, state="FAILED")
     things.put(status="released")

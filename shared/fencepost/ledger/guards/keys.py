@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencepost.clock import NEVER
 from fencepost.ledger.guards.words import words
 from fencepost.ledger.rows import OPEN_SQL
 from fencepost.states import CALL_ENDS, CallState
@@ -95,7 +96,8 @@ _RESOURCE = f"""
                 RAISE EXCEPTION 'resource %: what was sent may still set it', NEW.key USING ERRCODE = 'FP003';
             END IF;
         END IF;
-        SELECT c.resource, c.run, c.state, c.doubt, c.attempts INTO holder FROM fencepost.calls c
+        SELECT c.resource, c.run, c.state, c.doubt, c.attempts, c.proof, CASE WHEN c.quiet_at < '{NEVER}'
+            THEN c.quiet_at ELSE c.in_flight_until END AS quiet INTO holder FROM fencepost.calls c
             WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
         IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run)
            OR (holder.attempts < 1 AND NOT holder.doubt) THEN
@@ -112,6 +114,14 @@ _RESOURCE = f"""
            OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
                 holder.state USING ERRCODE = 'FP001';
+        END IF;
+        -- Only the downstream's own answer says that nothing is under way any more.
+        IF NEW.status = 'released' AND coalesce(NEW.expires_at >= holder.quiet, holder.quiet IS NULL) IS FALSE
+           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = holder.proof
+                AND e.tenant = NEW.tenant AND e.run = NEW.run
+                AND e.type IN ('ToolResultRecorded', 'ToolAttemptFailed')) THEN
+            RAISE EXCEPTION 'resource %: what was sent may set it until %', NEW.key, holder.quiet
+                USING ERRCODE = 'FP003';
         END IF;
         RETURN NEW;
     END IF;
