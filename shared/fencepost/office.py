@@ -127,12 +127,12 @@ class Office:
         except psycopg.Error as error:
             raise explained(error, self._dsn) from error
         within = self._confirm_within if self._by_two or ruled else None
-        known = [(one, found[one.call]) for one in batch if one.call in found]
-        made = [(one, self._command(one, row[0], row[1], within)) for one, row in known]
-        answers = self.apply([command for _, command in made])
-        by_call = {one.call: answer for (one, _), answer in zip(made, answers, strict=True)}
-        for one in batch:
-            yield _outcome(one, by_call.get(one.call), found[one.call][2] if one.call in found else None)
+        known = [(one, *found[one.call]) for one in batch if one.call in found]
+        made = [self._command(one, tenant, run, within) for one, tenant, run, _ in known]
+        answers = iter(self.apply(made))
+        for one in batch:  # by place: the same call may be among them twice
+            there = one.call in found
+            yield _outcome(one, next(answers) if there else None, found[one.call][2] if there else None)
 
     def _command(
         self, one: Repair, tenant: str, run: UUID, within: timedelta | None

@@ -1,11 +1,14 @@
 """What only a person can settle, when they may, and what follows from it."""
 
-from uuid import UUID
+from contextlib import closing
+from uuid import UUID, uuid4
 
 import pytest
 
 from fencepost import commands as c
 from fencepost.clock import NEVER, rfc3339
+from fencepost.ledger.connect import Pool
+from fencepost.office import Office, Repair
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from tests.integration.ledger_bench import Bench, Fields
@@ -198,6 +201,18 @@ def test_a_decision_on_what_somebody_saw_is_refused_once_it_has_changed(bench: B
     (answer,) = bench.operator.apply([c.DecideRepair(**bench.base(run), call=call, **stale)])
     assert isinstance(answer, c.Denied)
     assert "changed" in answer.why
+
+
+def test_of_several_decisions_on_one_call_each_has_its_own_outcome(bench: Bench) -> None:
+    _, call = unknowable(bench)
+    _, other = unknowable(bench)
+    with closing(Pool(bench.database.dsns["operator"], "office", 2)) as pool:
+        office = Office(pool, bench.database.dsns["operator"], ring=lambda: None)
+        said = [(call, "ACCEPTED_UNKNOWN"), (uuid4(), "FAILED"), (call, "FAILED"), (other, "FAILED")]
+        told = list(office.repair(Repair(one, decision, "ann", "looked") for one, decision in said))
+    assert [outcome.state for outcome in told] == ["ACCEPTED_UNKNOWN", None, None, "FAILED"]
+    assert "there is no call" in str(told[1].why)
+    assert told[2].why == "the call is ACCEPTED_UNKNOWN; only a call in NEEDS_REPAIR can be repaired"
 
 
 def test_what_is_found_after_the_run_stopped_waits_for_a_person_and_is_then_offset(bench: Bench) -> None:

@@ -283,11 +283,11 @@ def test_many_are_asked_for_and_confirmed_at_once(
     ann, bob = Shell(bench.database, env), Shell(replace(bench.database, dsns={"operator": second}), env)
     these = [word for case in cases for word in ("--where", f"run={case.run}")]
     ask = ("repair", *these, "--accept-unknown", "--reason", "gone", "--by", "ann", "--expect", "3")
-    told = ann.ok(*ask).splitlines()
-    assert told[0].startswith(f"call {cases[0].call} (mail.send of run ")
-    assert told[0].endswith(") is asked for as ACCEPTED_UNKNOWN; another operator confirms it")
-    assert told[3] == "3 asked for as ACCEPTED_UNKNOWN"
-    assert told[4].startswith("nothing of what is asked for is decided: another operator does that")
+    lines = ann.ok(*ask).splitlines()
+    assert lines[0].startswith(f"call {cases[0].call} (mail.send of run ")
+    assert lines[0].endswith(") is asked for as ACCEPTED_UNKNOWN; another operator confirms it")
+    assert lines[3] == "3 asked for as ACCEPTED_UNKNOWN"
+    assert lines[4].startswith("nothing of what is asked for is decided: another operator does that")
     asked = ann.json(*ask)
     assert (asked["decided"], asked["asked_for"]) == (False, "ACCEPTED_UNKNOWN")
     assert {(one["state"], one["asked_for"]) for one in asked["calls"]} == {

@@ -142,7 +142,7 @@ def _print_outcomes(
     for one, outcome in zip(found, outcomes, strict=False):
         call = f"call {one.call} ({cut(one.tool)} of run {cut(one.run_key)})"
         click.echo(f"{call} {_became(outcome, decision)}")
-    names = {CallState.NEEDS_REPAIR: f"asked for as {decision}"}
+    names: dict[str, str] = {CallState.NEEDS_REPAIR: f"asked for as {decision}"}
     click.echo(", ".join(f"{count} {names.get(name, name)}" for name, count in sorted(counts.items())))
     if asked:
         click.echo(
