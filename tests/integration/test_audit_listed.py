@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 from uuid import UUID
 
@@ -175,18 +176,15 @@ def test_long_work_says_on_stderr_how_far_it_is(
     assert result.stderr == "audit: 1 calls read so far\naudit: 1 effects read so far\n"
 
 
+def scheduled(shell: Shell) -> Popen[str]:
+    env = {name: shell.env[name] for name in ("FENCEPOST_APP", "AUDITED_BOOK")}
+    return process(shell, "audit", "wallet", "--json", "--every", "50ms", env=env)
+
+
 def test_it_is_scheduled_until_a_signal_ends_it(bench: Bench, shell: Shell, listed: Listed) -> None:
     paid(bench, "o-1", "d-1")
     listed.write({"receipt": "d-1"})
-    child = process(
-        shell,
-        "audit",
-        "wallet",
-        "--json",
-        "--every",
-        "50ms",
-        env={k: shell.env[k] for k in ("FENCEPOST_APP", "AUDITED_BOOK")},
-    )
+    child = scheduled(shell)
     assert child.stdout is not None
     told = [json.loads(child.stdout.readline()) for _ in range(2)]
     assert [one["differences"] for one in told] == [0, 0]
@@ -195,3 +193,25 @@ def test_it_is_scheduled_until_a_signal_ends_it(bench: Bench, shell: Shell, list
     child.send_signal(signal.SIGTERM)
     child.communicate(timeout=30)
     assert child.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("more", "exit_code"), [((), 3), (({"receipt": "d-2"},), 1)], ids=["same", "differs"]
+)
+def test_a_book_that_cannot_be_read_once_does_not_end_what_is_scheduled(
+    bench: Bench, shell: Shell, listed: Listed, more: tuple[dict[str, Any], ...], exit_code: int
+) -> None:
+    paid(bench, "o-1", "d-1")
+    child = scheduled(shell)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    told = child.stderr.readline()
+    assert told.startswith("audit: the book of wallet/default cannot be read: FileNotFoundError")
+    assert told.endswith("; the next audit tries again\n")
+    whole = listed.file.with_suffix(".new")
+    Listed(whole, bench).write({"receipt": "d-1"}, *more)
+    whole.rename(listed.file)
+    assert json.loads(child.stdout.readline())["differences"] == len(more)
+    child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=30)
+    assert child.returncode == exit_code

@@ -20,7 +20,7 @@ import click
 from fencepost.books import BookedEffect
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
-from fencepost.errors import UsageError
+from fencepost.errors import Unreachable, UsageError
 from fencepost.ledger import listings
 from fencepost.settings import variable
 from fencepost.states import CallState
@@ -104,7 +104,7 @@ def audit(
     --book names a sandbox; by default that of FENCEPOST_SANDBOX_URL. What differs is listed: missing,
     duplicate, without intent, found although in doubt or denied, and differing in receipt, amount or
     arguments; then what is in doubt on both sides. A running fleet may be audited at any time. Exit code 1 if
-    anything differs; with --every, if anything ever did.
+    anything differs; with --every, if anything ever did, else 3 if one of the audits could not be done.
     """
     if as_csv and as_json:
         raise click.UsageError("give --json or --csv, not both")
@@ -129,20 +129,27 @@ def audit(
                 form.tell(done, spool)
             return done.differences
 
-    differing = once() if every is None else _again(once, every)
-    click.get_current_context().exit(1 if differing else 0)
+    code = min(once(), 1) if every is None else _again(once, every)
+    click.get_current_context().exit(code)
 
 
 def _again(once: Callable[[], int], every: timedelta) -> int:
-    """Audit every so often, until SIGINT or SIGTERM; how much ever differed."""
-    differing = 0
+    """Audit every so often, until SIGINT or SIGTERM; the exit code.
+
+    What cannot be reached is told, and ends nothing: the next audit tries again.
+    """
+    differing, away = 0, False
     with _ended_by_signal() as ended:
         while not ended.is_set():
             begun = time.monotonic()
-            differing += once()
+            try:
+                differing += once()
+            except Unreachable as error:
+                away = True
+                click.echo(f"audit: {error}; the next audit tries again", err=True)
             sys.stdout.flush()
             ended.wait(max(every.total_seconds() - (time.monotonic() - begun), 0))
-    return differing
+    return 1 if differing else Unreachable.exit_code if away else 0
 
 
 @contextmanager
