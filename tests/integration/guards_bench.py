@@ -168,6 +168,8 @@ def honest(via: str, source: str, to: str) -> Proof:
     """The event with which `via` moves a call from `source` to `to`."""
     if via == "recover":
         return EventType.TOOL_OUTCOME_MARKED_UNKNOWN, {"body": {"code": "ledger_restored", "epoch": EPOCH}}
+    if via == "repair" and to == "UNKNOWN":
+        return EventType.REPAIR_DECIDED, {"body": {"to": to}}
     if to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
         if via == "repair":
             return EventType.REPAIR_DECIDED, {"body": {"to": to}}

@@ -33,7 +33,7 @@ def values_of(kind: type, *but: str) -> dict[str, Any]:
 REQUEST = ("tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop")
 RUN_COLUMNS = values_of(Run, *REQUEST, "created_at", "deadline", "seq", "head_hash")
 PLACE = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
-PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required")
+PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required", "resource")
 CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
 
 
@@ -108,6 +108,8 @@ PAST: dict[str, Any] = {
     "lookup": "{}",
     "receipt": "r",
     "result": "d",
+    "fingerprint": "f",
+    "restored": 1,
     "proof": uuid7(),
 }
 

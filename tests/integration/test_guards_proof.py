@@ -41,7 +41,8 @@ def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterat
 
 def end(target: CallTarget, via: str, to: str, proof: UUID | None, version: int | None = None) -> str | None:
     """Attempt to end the call with this proof, at an event that says nothing."""
-    seq = version if version is not None else target.event(via, E.REPAIR_REQUESTED)[0]
+    silent = E.REPAIR_DECIDED if via == "repair" else E.REPAIR_REQUESTED
+    seq = version if version is not None else target.event(via, silent)[0]
     return target.update(via, {"state": to, "doubt": False, "proof": proof, "version": seq})
 
 
