@@ -235,7 +235,7 @@ def test_a_persons_word_is_written_by_an_operator_with_its_event_alone(bench: Be
 
         assert word() is None
         assert word(role=WORKER) == "FP002"
-        assert word(kind="RepairRequested") == "FP001"
+        assert word(kind="RepairRequested") == "FP002", "no decision"
         assert word(columns={column: 1}) == "FP001", "another event's number"
         assert word(columns={column: None}) == "FP001", "nothing said"
         assert word(columns={"receipt": "r-2"}) == "FP001", "and nothing else changes"
