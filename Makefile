@@ -10,6 +10,9 @@ BIN := .venv/bin
 # its terminal. All tests of a file run in one of them.
 TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
+# Files with tests that are long, or a fleet of their own for one of them.
+LONGER := $(addprefix tests/acceptance/test_,hostile.py liveness.py catalogue.py recover.py throttled.py)
+
 # $(call step,NAME,COMMAND,WHAT TO DO WHEN IT FAILS)
 define step
 @printf '==> %s\n' '$(1)'; $(2) || { printf '\n%s failed. %s\n' '$(1)' '$(3)' >&2; exit 1; }
@@ -32,7 +35,7 @@ chaos: setup ## every fault point thrice, seeded strikes with weather, a hostile
 	$(call step,fault points,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/test_faults.py,Run one alone with -k NAME -x)
 	$(call step,chaos,$(BIN)/fencepost chaos --seeds 3 --runs 200 $(ARGS),The same seed gives the same plan again)
 	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
-	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather tests/acceptance/test_hostile.py tests/acceptance/test_liveness.py,Run one alone with -k NAME -x)
+	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather $(LONGER),Run one alone with -k NAME -x)
 	$(call step,backlog,$(BIN)/python -m fencepost_ops.bench_backlog,See what is left and what was published beyond need)
 	$(call step,outage,$(BIN)/python -m fencepost_ops.bench_outage,See which attempts were made while the service throttled)
 

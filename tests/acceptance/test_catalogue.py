@@ -17,6 +17,7 @@ from fencepost.contracts.catalogue import ENTRIES
 from fencepost.contracts.entries import Entry
 from tests.acceptance.conftest import HOSTILE, checked
 from tests.acceptance.stage import Stage, staged, step
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 ENV = {"FENCEPOST_APP": "tests.acceptance.catalogue_app:app", **HOSTILE}
@@ -87,6 +88,7 @@ def test_an_answer_lost_after_the_effect_leaves_one_effect_under_every_contract(
     assert len(asked) == 2, "the stored request again, under the same key"
 
 
+@long_only
 def test_workers_killed_after_the_effect_leave_one_effect(stage: Stage) -> None:
     names = ("stripe.v1", "s3.put-if-absent", "square.payments", "smtp")
     for name in names:

@@ -18,7 +18,7 @@ from fencepost.clock import rfc3339
 from fencepost.decide.recover import FENCE_MARGIN
 from fencepost_ops.local import LocalPostgres
 from tests.acceptance.stage import Stage, is_frozen, staged, step
-from tests.acceptance.weather import patient
+from tests.acceptance.weather import long_only, patient
 from tests.awaiting import until
 
 SCALE = {"relay": 1, "planner": 2, "dispatcher": 2, "reconciler": 1, "compensator": 1}
@@ -114,6 +114,7 @@ def held_at_the_backup(stage: Stage) -> tuple[dict[str, UUID], dict[str, int]]:
     return runs, frozen
 
 
+@long_only
 def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: Stage, tmp_path: Path) -> None:
     runs, frozen = held_at_the_backup(stage)
     since = base_backup(stage, tmp_path / "backup")

@@ -7,6 +7,7 @@ import redis
 
 from fencepost_ops.bench_outage import Outage, measure
 from fencepost_ops.fleet import Fleet
+from tests.acceptance.weather import long_only
 
 RUNS = 60
 BORNE = Outage(
@@ -36,6 +37,7 @@ def forget_everything(fleet: Fleet) -> None:
         client.flushall()
 
 
+@long_only
 def test_a_throttled_service_meets_few_requests_also_after_redis_has_forgotten_all(tmp_path: Path) -> None:
     env = {"FENCEPOST_REPUBLISH_S": "1"}
     with (tmp_path / "fleet.log").open("w") as log:
