@@ -11,7 +11,7 @@ BIN := .venv/bin
 TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 
 # Files with tests that are long, or a fleet of their own for one of them.
-LONGER := $(addprefix tests/acceptance/test_,hostile.py liveness.py catalogue.py recover.py throttled.py)
+LONGER := $(addprefix tests/acceptance/test_,bench.py catalogue.py hostile.py liveness.py recover.py throttled.py up.py)
 
 # $(call step,NAME,COMMAND,WHAT TO DO WHEN IT FAILS)
 define step

@@ -1,16 +1,19 @@
 """The bench runs, and says what it measured; the figures themselves are nobody's test."""
 
 import json
+import re
 import sys
 
 import pytest
 from click.testing import CliRunner
 
 from fencepost_ops.bench import MEASURES, bench
+from tests.acceptance.weather import long_only
 
 PLANNERS = ("planner-1", "planner-2")
 
 
+@long_only
 @pytest.mark.slow
 def test_the_bench_measures_everything_and_says_so_in_json() -> None:
     names = [argument for name in MEASURES for argument in ("--only", name)]
@@ -29,6 +32,14 @@ def test_the_bench_measures_everything_and_says_so_in_json() -> None:
     if sys.platform == "linux":
         assert all(found["python"]["cpu_ms"][planner] > 0 for planner in PLANNERS)
     assert set(found["memory_mib"]) >= {*PLANNERS, "relay", "dispatcher", "postgres", "valkey", "sandbox"}
+
+
+@pytest.mark.slow
+def test_a_measure_is_printed_with_what_it_cost() -> None:
+    done = CliRunner().invoke(bench, ["--runs", "20", "--only", "python"])
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith(MEASURES["python"][0])]
+    assert re.search(r"[1-9]\d* runs/s +20 runs in \d+\.\d\d s", line)
 
 
 def test_an_unknown_measure_is_refused() -> None:

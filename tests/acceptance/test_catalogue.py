@@ -78,6 +78,7 @@ def judge(stage: Stage, runs: dict[str, UUID], prefix: str) -> None:
             assert len(asked) == 1, f"{name} was sent again without a promise"
 
 
+@long_only
 def test_an_answer_lost_after_the_effect_leaves_one_effect_under_every_contract(stage: Stage) -> None:
     runs = {}
     for name, entry in ENTRIES.items():

@@ -20,6 +20,7 @@ from fencepost_ops.local import LocalPostgres
 from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from fencepost_ops.up import exports
 from tests.acceptance.upped import QUEUES, Up, order, start
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 
@@ -106,6 +107,7 @@ def test_orders_survive_a_killed_worker_and_everything_ends_with_ctrl_c(
     assert not (up.data / "env").exists()
 
 
+@long_only
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
