@@ -13,8 +13,9 @@ import pytest
 from tests.acceptance.clock_shim import WrongClock, built, why_not
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Stage, staged, step
+from tests.acceptance.weather import long_only
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=str(why_not()))
+pytestmark = [long_only, pytest.mark.skipif(why_not() is not None, reason=str(why_not()))]
 
 TEN_MINUTES = 600
 WRONG = {"planner": -TEN_MINUTES, "dispatcher": TEN_MINUTES, "reconciler": -TEN_MINUTES, "relay": TEN_MINUTES}

@@ -128,7 +128,7 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
     ("moment", "number"),
     [
         ("looking at the ledger", signal.SIGINT),
-        ("killed", signal.SIGKILL),
+        pytest.param("killed", signal.SIGKILL, marks=long_only),
         pytest.param("froze", signal.SIGTERM, marks=long_only),
     ],
 )
