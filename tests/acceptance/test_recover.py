@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import pytest
 
 from fencepost.clock import rfc3339
 from fencepost.decide.recover import FENCE_MARGIN
+from fencepost.subjects import Call
 from fencepost_ops.local import LocalPostgres
 from tests.acceptance.stage import Stage, is_frozen, staged, step
 from tests.acceptance.weather import long_only, patient
@@ -114,19 +115,9 @@ def held_at_the_backup(stage: Stage) -> tuple[dict[str, UUID], dict[str, int]]:
     return runs, frozen
 
 
-@long_only
-def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: Stage, tmp_path: Path) -> None:
-    runs, frozen = held_at_the_backup(stage)
-    since = base_backup(stage, tmp_path / "backup")
-    # The time that will be lost: all of this happens, and one more order comes and is carried out.
-    wake(frozen["dispatcher"], frozen["planner"])
-    lost = run_of(stage, "lost", "bank.debit")
-    done = [*TOOLS, "queued", "lost"]
-    until("the effects of the lost time", lambda: all(stage.effects(name) for name in done), LONG_S)
-    known = [runs[name] for name in (*TOOLS, "queued")]
-    assert stage.ended(*known, lost, within_s=LONG_S) == ["COMPLETED"] * len(done)
-
-    restored = put_back(stage, tmp_path / "backup")
+def recover_apart(stage: Stage, backup: Path, since: datetime) -> None:
+    """Recover the backup on a port of its own, and put it in the ledger's place."""
+    restored = put_back(stage, backup)
     private = stage.fleet.database.dsns["operator"].replace(
         f":{stage.fleet.postgres.port}/", f":{restored.port}/"
     )
@@ -139,8 +130,10 @@ def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: St
     assert {"bank.once", "mail.send"} <= set(recovered["happens_again"])
     assert "bank.debit" not in recovered["happens_again"]
     assert stage.fleet.mend() == ["Postgres"]
-    wake(frozen["claimer"], frozen["holder"], frozen["reconciler"])
 
+
+def settled_by_its_contract(stage: Stage, runs: dict[str, UUID]) -> Call:
+    """Each call that may have been sent ends as its contract allows; the one that needs a person."""
     # Whoever held a term of before is refused: neither a turn nor an outcome is recorded under it.
     for name in ("asked", "known", "blind", "claimed"):
         stage.until_state(runs[name], name, "SUCCEEDED", within_s=LONG_S)
@@ -155,6 +148,11 @@ def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: St
     assert stage.events(runs["queued"]) == []
     assert stage.value("SELECT max(failures) FROM fencepost.outbox") == 0
 
+    return letter
+
+
+def audited_and_released(stage: Stage, since: datetime, letter: Call, done: Sequence[str]) -> None:
+    """What nobody here knows of is listed; then the hold ends."""
     assert "not settled yet" in fencepost(stage, "recover", "--release", "--reason", "audited")[2]
     with stage.client("operator") as client:
         client.repair(letter.id, "SUCCEEDED", "ann", "the mail's own list", stage.book.effects("mail")[0].id)
@@ -165,6 +163,24 @@ def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: St
     assert {name for name in ("queued", "lost") if receipts[name] in orphans} == {"queued", "lost"}, orphans
     assert receipts["asked"] not in orphans
     assert told(stage, "recover", "--release", "--reason", "audited")["unsettled"] == []
+
+
+@long_only
+def test_a_restored_ledger_settles_what_was_sent_and_repeats_no_effect(stage: Stage, tmp_path: Path) -> None:
+    runs, frozen = held_at_the_backup(stage)
+    since = base_backup(stage, tmp_path / "backup")
+    # The time that will be lost: all of this happens, and one more order comes and is carried out.
+    wake(frozen["dispatcher"], frozen["planner"])
+    lost = run_of(stage, "lost", "bank.debit")
+    done = [*TOOLS, "queued", "lost"]
+    until("the effects of the lost time", lambda: all(stage.effects(name) for name in done), LONG_S)
+    known = [runs[name] for name in (*TOOLS, "queued")]
+    assert stage.ended(*known, lost, within_s=LONG_S) == ["COMPLETED"] * len(done)
+
+    recover_apart(stage, tmp_path / "backup", since)
+    wake(frozen["claimer"], frozen["holder"], frozen["reconciler"])
+    letter = settled_by_its_contract(stage, runs)
+    audited_and_released(stage, since, letter, done)
 
     # The producer sends its orders again: those that are known are the same runs, the lost one is a new one.
     stage.sent = [run_of(stage, name, TOOLS.get(name, "bank.debit")) for name in (*runs, "lost")]

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
+from fencepost import Context, Turn
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.errors import Unreachable
@@ -130,6 +131,29 @@ class Gathering(Planner):
 
 def under(held: Held, owner: str) -> Held:
     return replace(held, term=c.Term(owner, held.term.fence))
+
+
+def test_no_planner_is_asked_once_its_time_is_over(shop: Shop) -> None:
+    shop.enqueue("late")
+    planner = Gathering(shop.worker)
+    assert Step(shop.worker, planner).handle(shop.due(Queue.PLANNER)) == 1
+    assert shop.idle()
+    ((order, held),) = planner.taken
+    assert isinstance(order, c.Plan)
+    asked: list[Context] = []
+
+    class Quick:
+        async def propose(self, context: Context) -> Turn:
+            asked.append(context)
+            return Turn(finish={})
+
+    late = replace(under(held, "late"), anchor=boottime() - order.timeout.total_seconds())
+    with replaced(planner, "_planner", lambda _spec: Quick()):
+        planner.gather([(order, late)])
+        acting = planner.act(order, late)
+        command = asyncio.run_coroutine_threadsafe(acting, shop.worker.loop).result(WITHIN_S)
+    assert isinstance(command, c.RecordPlanLost)
+    assert (command.code, asked) == ("timeout", [])
 
 
 def test_two_terms_of_one_subject_in_one_process_have_their_data_each(shop: Shop) -> None:

@@ -20,7 +20,6 @@ from fencepost.outcomes import (
     Unsure,
     classify,
     classify_lookup,
-    retry_after,
 )
 from fencepost.tools import Absent, Found, Response, Tool, Unclear
 from tests.typing.user_code import Debit, DebitReceipt, debit, level
@@ -258,36 +257,6 @@ def test_a_read_is_never_in_doubt() -> None:
         assert found.retryable
     assert tool.effect is Effect.READ
     assert outcome(tool, 200, '{"sku": "x", "free": 3}') == Applied('{"sku": "x", "free": 3}', None)
-
-
-# Retry-After
-
-
-@pytest.mark.parametrize(
-    ("value", "wait"),
-    [
-        ("0", timedelta(0)),
-        ("7", timedelta(seconds=7)),
-        ("3600", timedelta(hours=1)),
-        ("99999", timedelta(hours=1)),
-        ("Fri, 02 Jan 2026 03:04:15 GMT", timedelta(seconds=10)),
-        ("Fri, 02 Jan 2026 03:04:15 -0000", timedelta(seconds=10)),
-        ("Fri, 02 Jan 2026 03:00:00 GMT", timedelta(0)),
-        ("Fri, 02 Jan 2037 03:00:00 GMT", timedelta(hours=1)),
-        ("-1", None),
-        ("1.5", None),
-        ("soon", None),
-        ("", None),
-        ("9" * 30, None),
-        ("Fri, 99 Jan 2026 03:04:15 GMT", None),
-    ],
-)
-def test_retry_after_is_seconds_or_a_date_within_an_hour(value: str, wait: timedelta | None) -> None:
-    assert retry_after(Response(429, {"retry-after": value}), NOW) == wait
-
-
-def test_no_header_is_no_wait() -> None:
-    assert retry_after(Response(429), NOW) is None
 
 
 # Lookups

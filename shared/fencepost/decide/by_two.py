@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from fencepost import deadlines
@@ -49,7 +49,7 @@ def confirm(
     if call.proposed is None:
         return Denied("nobody has asked for a decision that could be confirmed")
     asked: dict[str, Any] = json.loads(call.proposed)
-    if (why := refusal(asked, call, command, rfc3339(fold.now))) is not None:
+    if (why := refusal(asked, call, command, fold.now)) is not None:
         return Denied(why)
     made = replace(command, **{name: asked[name] for name in ("decision", "receipt", "reason")})
     if (why := objection(fold, call, made)) is not None:
@@ -58,11 +58,11 @@ def confirm(
     return decide(fold, call, made, {"asked": first, "confirmed": command.reason})
 
 
-def refusal(asked: dict[str, Any], call: Call, command: DecideRepair, now: str) -> str | None:
+def refusal(asked: dict[str, Any], call: Call, command: DecideRepair, now: datetime) -> str | None:
     """Why this person cannot confirm this now; None when they can."""
     if asked["version"] != call.version:
         return "the call has changed since the decision was asked for; look again, then ask for it anew"
-    if parse_rfc3339(now) >= parse_rfc3339(asked["expires_at"]):
+    if now >= parse_rfc3339(asked["expires_at"]):
         return f"the decision was asked for until {asked['expires_at']}; ask for it anew"
     if command.login is None or command.login == asked["login"]:
         return f"login {asked['login']} asked for it; another operator's login has to confirm it"
