@@ -52,7 +52,7 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     with connect(bench.database.dsns["reader"], "look", autocommit=True) as connection:
         seen = tail.overview(connection, ended=False)
     (finding, *_) = judge_fleet(seen, {}, None, intake="intake", limits=ages(load_settings()))
-    assert (finding.level, "no run is planned" in finding.says) == (Level.PROBLEM, True)
+    assert (finding.level, "nothing new is planned or sent" in finding.says) == (Level.PROBLEM, True)
     assert "fencepost recover --release" in finding.do
     why = shell.refused(1, "recover", "--release", "--reason", "audited")
     assert "not settled yet, so nothing was released" in why

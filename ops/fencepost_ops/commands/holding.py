@@ -18,4 +18,4 @@ def held(epoch: Epoch) -> str:
     """That nothing is planned, since when and why."""
     opened = f"{rfc3339(epoch.opened_at)[:19]}Z by {cut(epoch.opened_by)} ({cut(epoch.reason)})"
     since = f"the ledger was restored to {rfc3339(epoch.since)} and is held since {opened}"
-    return f"{since}: calls are settled, and no run is planned"
+    return f"{since}: what is in doubt is settled, and nothing new is planned or sent"

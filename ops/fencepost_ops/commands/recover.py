@@ -68,8 +68,9 @@ def recover(
     """Recover a ledger that was restored to an earlier moment.
 
     Before the fleet reaches it: whoever was at work then is refused, each call that may have been sent since
-    --since is UNKNOWN and settled by its contract, and nothing new is planned until --release. It takes an
-    operator's login and the application. Give the moment as early as it may have been: keys count from it.
+    --since is UNKNOWN and settled by its contract, and nothing new is planned or sent until --release. It
+    takes an operator's login and the application. Give the moment as early as it may have been: keys count
+    from it.
 
     Calls that are planned after the release may have happened in the time that was lost: fencepost audit
     DEPENDENCY --since MOMENT lists such effects first. Recovering again is safe, and opens another epoch.
@@ -149,7 +150,8 @@ def _print_plan(since: datetime, found: Affected, *, as_json: bool) -> None:
     print_table(["CALLS", "COUNT>"], sorted(found.calls.items()), empty="no call is open")
     click.echo(
         f"of these each that may have been sent since {rfc3339(since)} would become UNKNOWN; {found.runs} "
-        "runs would be taken from whoever plans them, and none planned until --release; nothing was done"
+        "runs would be taken from whoever plans them, and nothing new planned or sent until --release; "
+        "nothing was done"
     )
 
 
@@ -165,7 +167,7 @@ def _print_done(epoch: Epoch, marked: int, unfamiliar: int, app: App, *, as_json
         click.echo(f"{unfamiliar} of them are of tools that {app.name} does not know: a person will be asked")
     again = ", ".join(_repeating(app)) or "none"
     for line in (
-        "the ledger is held: calls are settled, and no run is planned. Now:",
+        "the ledger is held: what is in doubt is settled, and nothing new is planned or sent. Now:",
         "  let the fleet in, and wait until fencepost unresolved is empty or you have repaired the rest",
         *(f"  {step}" for step in next_steps),
         "  what happened without an intent was asked for in the time that was lost. Planned again it happens",
@@ -198,7 +200,7 @@ def _release(session: Session, by: str, reason: str, *, anyway: bool, as_json: b
         print_json({"released": released, "unsettled": [asdict(one) for one in left]})
         return
     numbers = ", ".join(map(str, released))
-    click.echo(f"epoch {numbers} is released: runs are planned again")
+    click.echo(f"epoch {numbers} is released: runs are planned and calls are sent again")
     if left:
         click.echo(f"{_many(left)} of that time not settled yet: fencepost unresolved")
     click.echo(f"if you have not yet: fencepost audit DEPENDENCY --since {since}")

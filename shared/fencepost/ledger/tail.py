@@ -140,7 +140,7 @@ class Overview:
     repairs: int
     dead: int
     held: Epoch | None = None
-    """The oldest epoch that is not released: while there is one no run is planned."""
+    """The oldest epoch that is not released: while there is one nothing new is planned or sent."""
 
 
 def overview(connection: Connection, *, ended: bool) -> Overview:
