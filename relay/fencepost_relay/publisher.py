@@ -8,7 +8,7 @@ socket timeout.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from celery import Celery
 from kombu import Connection, Producer, Queue
@@ -33,6 +33,22 @@ _TRANSPORT: Final = {
 
 Item = tuple[str, str, int]
 """Tenant, subject, generation."""
+
+
+class Publishes(Protocol):
+    """Who takes messages to their queues."""
+
+    def lengths(self) -> dict[str, int]:
+        """Messages waiting in each queue. Raises Unreachable."""
+        ...
+
+    def publish(self, queue: str, items: Sequence[Item]) -> None:
+        """Send one message; see `Publisher.publish`."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the broker. Never raises."""
+        ...
 
 
 class Publisher:

@@ -28,7 +28,7 @@ from fencepost.ledger.outbox import FAIL, Failed, Setback, fail_values, its_own,
 from fencepost.ledger.session import Session
 from fencepost.publication import MOST_DOUBLINGS, apart, republish_delay
 from fencepost.testing import fault
-from fencepost_relay.publisher import QUEUES, Item, Publisher
+from fencepost_relay.publisher import QUEUES, Item, Publishes
 from fencepost_relay.silence import LOWER, WORKERS, Stamp, judge_silence, uninterrupted
 from fencepost_relay.taking import (
     TAKE_AGAIN,
@@ -72,7 +72,7 @@ class Relay:
     def __init__(
         self,
         dsn: str,
-        publisher: Publisher,
+        publisher: Publishes,
         *,
         republish: timedelta = timedelta(seconds=15),
         worker_ttl: timedelta = timedelta(seconds=10),

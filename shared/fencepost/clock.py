@@ -9,8 +9,11 @@ import random
 import re
 import secrets
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from functools import lru_cache
+from typing import Protocol
 from uuid import UUID
 
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -23,6 +26,8 @@ _RFC3339 = re.compile(
 # and not for each of thousands, giving up the interpreter every time. A fork begins one of its own.
 _random = random.Random()
 os.register_at_fork(after_in_child=_random.seed)
+ID_BITS = 74
+"""Random bits of a version 7 UUID."""
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", None) or time.CLOCK_MONOTONIC
 
 
@@ -59,9 +64,53 @@ def parse_rfc3339(text: str) -> datetime:
         raise ValueError(f"{text!r} is outside the years 1 to 9999") from error
 
 
+class Source(Protocol):
+    """Where a process takes its time and its randomness from."""
+
+    def boottime(self) -> float:
+        """Seconds on a clock nobody sets."""
+        ...
+
+    def wall_ms(self) -> int:
+        """Milliseconds since 1970."""
+        ...
+
+    def bits(self, count: int) -> int:
+        """A number of so many random bits."""
+        ...
+
+
+class _System:
+    """The machine's own."""
+
+    def boottime(self) -> float:
+        return time.clock_gettime(_CLOCK)
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def bits(self, count: int) -> int:
+        # An id must differ; an owner's token must also not be guessed.
+        return secrets.randbits(count) if count > ID_BITS else _random.getrandbits(count)
+
+
+_source: Source = _System()
+
+
+@contextmanager
+def driven(source: Source) -> Iterator[None]:
+    """Within it this whole process takes time and randomness from `source`: drills repeat a history by it."""
+    global _source  # noqa: PLW0603 - one clock for all threads is the point
+    before, _source = _source, source
+    try:
+        yield
+    finally:
+        _source = before
+
+
 def boottime() -> float:
     """Seconds since boot, suspended time included where the system counts it (Linux), else monotonic."""
-    return time.clock_gettime(_CLOCK)
+    return _source.boottime()
 
 
 def new_id(now_ms: int, rand: int) -> UUID:
@@ -74,9 +123,9 @@ def new_id(now_ms: int, rand: int) -> UUID:
 
 def uuid7() -> UUID:
     """`new_id` from this machine's wall clock; the order is a convenience for indexes, never an argument."""
-    return new_id(time.time_ns() // 1_000_000, _random.getrandbits(74))
+    return new_id(_source.wall_ms(), _source.bits(ID_BITS))
 
 
 def token() -> str:
     """128 random bits in hex: an owner no other execution has."""
-    return secrets.token_hex(16)
+    return f"{_source.bits(128):032x}"

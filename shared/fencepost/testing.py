@@ -107,6 +107,15 @@ class Faults:
         self._faults: tuple[FaultSpec, ...] = ()
         self._once_dir: Path | None = None
         self._passed: Counter[str] = Counter()
+        self._driver: Callable[[str], None] | None = None
+
+    def drive(self, driver: Callable[[str], None] | None) -> None:
+        """Tell `driver` of every passage, in its own thread, instead of anything armed; None: no more.
+
+        A drill is one: it may raise FaultInjected, end the thread's work, or hold it up.
+        """
+        self._driver = driver
+        self.armed = driver is not None or bool(self._faults)
 
     def arm(self, spec: str, once_dir: str | Path | None = None) -> None:
         """Replace what is armed, count from zero; an empty spec disarms. UsageError as `parse_faults`."""
@@ -114,7 +123,7 @@ class Faults:
         with self._lock:
             self._faults, self._passed = faults, Counter()
             self._once_dir = Path(once_dir) if once_dir else None
-            self.armed = bool(faults)
+            self.armed = bool(faults) or self._driver is not None
 
     def disarm(self) -> None:
         """Nothing fires any more."""
@@ -128,6 +137,9 @@ class Faults:
         """Count a passage and do what is armed for it; UsageError for a name outside the closed set."""
         if point not in POINTS:
             raise UsageError(f"unknown fault point {point!r}")
+        if self._driver is not None:
+            self._driver(point)
+            return
         with self._lock:
             self._passed[point] += 1
             nth = self._passed[point]

@@ -22,7 +22,7 @@ from fencepost_relay import relay as relay_module
 from fencepost_relay.publisher import Item, Publisher
 from fencepost_relay.relay import Relay
 from fencepost_workers import sweep as sweep_module
-from fencepost_workers.pulse_program import _END, _MAKE_DUE
+from fencepost_workers.pulse_program import END, MAKE_DUE
 from tests.integration.ledger_bench import Bench
 
 TTL = timedelta(seconds=3)
@@ -133,10 +133,10 @@ def test_a_relay_that_judged_silence_long_ago(
 
 def test_a_pulse_that_hands_back_late(held: Held, meanwhile: Callable[[Held], None]) -> None:
     with psycopg.connect(held.bench.database.dsns["worker"], autocommit=True) as session:
-        session.execute(_END, {"token": held.worker})
+        session.execute(END, {"token": held.worker})
         meanwhile(held)
         before = held.seen()
-        session.execute(_MAKE_DUE, {"token": held.worker})
+        session.execute(MAKE_DUE, {"token": held.worker})
     assert held.seen() == before
 
 

@@ -18,8 +18,8 @@ from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import compensation_key
 from fencepost_workers.attempts import expect
+from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Message, Role
-from fencepost_workers.worker import Worker
 
 
 class Compensator(Role):
@@ -27,7 +27,7 @@ class Compensator(Role):
 
     queue = Queue.COMPENSATOR
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Parts) -> None:
         super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)

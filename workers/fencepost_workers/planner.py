@@ -24,8 +24,8 @@ from fencepost.tools import Context, Turn
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.contexts import Contexts, Known, views
+from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Message, Role
-from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Planner(Role):
 
     queue = Queue.PLANNER
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Parts) -> None:
         super().__init__(worker)
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)

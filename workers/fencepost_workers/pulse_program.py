@@ -28,18 +28,18 @@ PLACE_BYTES: Final = 1024
 BYE: Final = b"bye"
 STAMPED: Final = b"\nstamped"
 
-_REGISTER: Final = """
+REGISTER: Final = """
 INSERT INTO fencepost.workers (token, role, host, pid, started_at, last_seen)
 VALUES (%(token)s, %(role)s, %(host)s, %(pid)s, fencepost.now(), fencepost.now())
 ON CONFLICT (token) DO NOTHING
 """
-_STAMP: Final = """
+STAMP: Final = """
 UPDATE fencepost.workers SET last_seen = fencepost.now(),
     progress_at = fencepost.now() - make_interval(secs => %(progress_age)s::float8),
     busy = %(busy)s, slots = %(slots)s, draining = %(draining)s
 WHERE token = %(token)s AND ended_at IS NULL
 """
-_END: Final = """
+END: Final = """
 UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = %(token)s AND ended_at IS NULL
 """
 # Not while it holds a row that is not due: that item still runs in this very worker, and the relays judge it.
@@ -52,7 +52,7 @@ _OPEN: Final = """
 SELECT token FROM fencepost.workers WHERE token = ANY(%(spent)s::text[]) AND ended_at IS NULL
 """
 # SKIP LOCKED: never waits for, nor deadlocks with, a change in progress; a later look finds the rest.
-_MAKE_DUE: Final = """
+MAKE_DUE: Final = """
 WITH clock AS MATERIALIZED (SELECT fencepost.now() AS now),
 held AS MATERIALIZED (
     SELECT tenant, subject FROM fencepost.outbox
@@ -131,7 +131,7 @@ class _Stamper:
 
     def _stamp(self, session: psycopg.Connection[Any]) -> int:
         self.heard.changed.clear()
-        return session.execute(_STAMP, self.order | self.heard.columns()).rowcount
+        return session.execute(STAMP, self.order | self.heard.columns()).rowcount
 
     def _end_spent(self, session: psycopg.Connection[Any]) -> None:
         """The earlier tokens of our worker, whose pulses died without a word: nobody else knows they are."""
@@ -141,7 +141,7 @@ class _Stamper:
 
     def _register(self, session: psycopg.Connection[Any]) -> None:
         if not self.registered:
-            session.execute(_REGISTER, self.order)
+            session.execute(REGISTER, self.order)
             self.registered = True
             _say(STAMPED)
 
@@ -184,12 +184,12 @@ class _Stamper:
             try:
                 with _session(self.order["dsn"]) as session:
                     # First the end, from which claims are refused, then what was claimed before it.
-                    session.execute(_END, self.order)
+                    session.execute(END, self.order)
                     # Before the rows, which may take all the time there is. A failure counts once for each
                     # publication: asking again counts nothing twice.
                     if accused:
                         session.execute(self.order["fail"]["sql"], accused)
-                    session.execute(_MAKE_DUE, self.order)
+                    session.execute(MAKE_DUE, self.order)
                     return
             except psycopg.Error:
                 time.sleep(0.1)  # until the alarm ends it

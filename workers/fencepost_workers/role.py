@@ -14,7 +14,7 @@ from fencepost.clock import boottime, uuid7
 from fencepost.ledger.reads import Prepared
 from fencepost.states import Queue
 from fencepost.tools import Tool
-from fencepost_workers.worker import Worker
+from fencepost_workers.parts import Parts
 
 Message = tuple[str, UUID, int]
 """Tenant, subject, generation: all a broker message says (R1)."""
@@ -47,7 +47,7 @@ class Role(ABC):
 
     queue: ClassVar[Queue]
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: Parts) -> None:
         self.worker = worker
 
     @abstractmethod

@@ -20,8 +20,6 @@ last it is set aside for a person.
 from __future__ import annotations
 
 import logging
-import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -40,9 +38,9 @@ from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import told
 from fencepost.publication import apart
 from fencepost_workers.lines import Lines
+from fencepost_workers.parts import Parts
 from fencepost_workers.patience import Patience
 from fencepost_workers.role import Held, Message, Role
-from fencepost_workers.worker import Worker
 
 R = TypeVar("R")
 
@@ -84,7 +82,7 @@ def _sound(
 class Step:
     """The pipeline of one role in one process."""
 
-    def __init__(self, worker: Worker, role: Role) -> None:
+    def __init__(self, worker: Parts, role: Role) -> None:
         self._worker = worker
         self._role = role
         self._patience = Patience()
@@ -142,7 +140,7 @@ class Step:
             started += len(orders)
             batch, tries = held, tries - 1
             if held:
-                time.sleep(BUSY_PAUSE_S * random.random())
+                self._worker.pause(BUSY_PAUSE_S * self._worker.rand())
         self._lines.done(asked)
         return started
 
@@ -257,7 +255,7 @@ class Step:
             busy = [n for n, a in enumerate(answers) if isinstance(a, tuple) and isinstance(a[0], c.Busy)]
             if not busy:
                 break
-            time.sleep(BUSY_PAUSE_S * random.random())
+            self._worker.pause(BUSY_PAUSE_S * self._worker.rand())
             for n, answer in zip(busy, self._applied([claims[n] for n in busy]), strict=True):
                 answers[n] = answer
         return answers

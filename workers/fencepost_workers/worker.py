@@ -9,6 +9,7 @@ import os
 import queue
 import random
 import threading
+import time
 from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -147,6 +148,10 @@ class Worker:
     def rand(self) -> float:
         """Randomness for jitter, in [0, 1)."""
         return random.random()
+
+    def pause(self, seconds: float) -> None:
+        """Sleep."""
+        time.sleep(seconds)
 
     def start(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
         """Run these items on the event loop."""
