@@ -17,11 +17,11 @@ import pytest
 from fencepost.budgets import Budget
 from fencepost.tools import OnStop
 from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_ops.weather import Proxy
 from tests.acceptance.books import read_deeds
 from tests.acceptance.conftest import HOSTILE, checked
 from tests.acceptance.stage import ROLES, Stage, staged, step
 from tests.acceptance.weather import LONG, long_only, patient
-from tests.acceptance.weather.proxy import Proxy
 from tests.awaiting import until
 
 pytestmark = patient

@@ -11,7 +11,7 @@ from fencepost.ledger.connect import CHECK_S, TRANSACTION_S, Pool
 from fencepost.ledger.session import Session
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
-from tests.acceptance.weather.proxy import Proxy
+from fencepost_ops.weather import Proxy
 
 
 @pytest.fixture

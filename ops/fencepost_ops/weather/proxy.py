@@ -1,9 +1,13 @@
-"""A wire to a server whose weather a test makes: late, silent, cut, or eating replies.
+"""A wire to a server whose weather somebody makes: late, silent, cut, or eating answers.
 
 One thread carries everything, so that what happens is decided in one place. All switches may be thrown from
-any thread at any moment.
+any thread at any moment. Only for servers on this host, and not for speed: what waits for its turn is held in
+memory, however much it is.
 """
 
+from __future__ import annotations
+
+import os
 import selectors
 import socket
 import struct
@@ -11,11 +15,12 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
-CHUNK = 65536
-TICK_S = 0.5
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and not FIN
+CHUNK: Final = 65536
+CONNECT_WITHIN_S: Final = 1.0  # to a server on this host; nothing else is carried meanwhile
+_AGAIN_S: Final = 0.005  # between two tries to pass on what a sink, a frozen process perhaps, does not take
+_RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and not FIN
 
 
 class _Pipe:
@@ -39,9 +44,13 @@ class _Pipe:
 
 
 class Proxy:
-    """Listens on 127.0.0.1:`port` and forwards to a port of a server on the same host."""
+    """Listens on 127.0.0.1:`port` and forwards to the port `target` of a server on the same host.
 
-    def __init__(self, target: int) -> None:
+    `target` may be changed: it holds for the connections that come then. Nothing of it outlives `close()` or
+    this process. A piece of data that has been delayed arrives late, whole and in order.
+    """
+
+    def __init__(self, target: int = 0) -> None:
         self.target = target
         self.latency_s = 0.0
         """How long each piece travels, either way."""
@@ -60,8 +69,10 @@ class Proxy:
         self._holes: set[socket.socket] = set()
         self._lock = threading.RLock()
         self._over = False
+        self._bell_read, self._bell = os.pipe()
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
+        self._selector.register(self._bell_read, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._thread.start()
 
@@ -102,12 +113,17 @@ class Proxy:
             self._holes.clear()
 
     def close(self) -> None:
-        """Cut everything and end."""
+        """Cut everything and end. May be called again."""
+        if self._over:
+            return
         self._over = True
+        os.write(self._bell, b"!")
         self._thread.join()
         self.reset()
         self._selector.close()
         self._listener.close()
+        os.close(self._bell_read)
+        os.close(self._bell)
 
     def __enter__(self) -> Self:
         return self
@@ -121,19 +137,20 @@ class Proxy:
             with self._lock:
                 for key, _ in events:
                     one = key.fileobj
-                    assert isinstance(one, socket.socket)
                     if one is self._listener:
                         self._accept()
-                    elif one in self._pipes:
+                    elif isinstance(one, socket.socket) and one in self._pipes:
                         self._carry(self._pipes[one])
                 for pipe in list(self._pipes.values()):
                     if pipe.waiting:
                         self._guarded(pipe)
 
-    def _patience(self) -> float:
+    def _patience(self) -> float | None:
+        """Until something is due; for ever while nothing waits."""
         with self._lock:
             due = [pipe.waiting[0][0] for pipe in self._pipes.values() if pipe.waiting]
-        return min(TICK_S, max(0.0005, min(due) - time.monotonic())) if due else 0.02
+        left = min(due) - time.monotonic() if due else None
+        return _AGAIN_S if left is not None and left <= 0 else left
 
     def _accept(self) -> None:
         try:
@@ -150,7 +167,7 @@ class Proxy:
 
     def _join(self, client: socket.socket) -> None:
         try:
-            server = socket.create_connection(("127.0.0.1", self.target), timeout=1)
+            server = socket.create_connection(("127.0.0.1", self.target), timeout=CONNECT_WITHIN_S)
         except OSError:  # it is away: as if it were asked directly
             _cut(client)
             return
