@@ -217,6 +217,9 @@ def start_attempt(
         "request": request if call.request is None else None,
         "fingerprint": _fingerprint(call, stored) if stored and _known(call) else None,
         "repeat": repeat,
+        # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
+        "limit": spec.attempts,
+        "reserve_ms": _millis(spec.reserve),
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
     if call.operation is not None:
