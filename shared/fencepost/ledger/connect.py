@@ -67,6 +67,24 @@ def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
         ) from None
 
 
+def _kept(name: str, transaction_s: float) -> dict[str, Any]:
+    """How a session is opened that is kept and used again."""
+    return {
+        "application_name": name,
+        "options": _options(transaction_s) + _BY_KEY,
+        "connect_timeout": 5,
+        "prepare_threshold": 0,
+    }
+
+
+def kept_session(dsn: str, name: str) -> Session:
+    """One session as pools keep them, for whoever keeps it himself. Raises as `connect` does."""
+    try:
+        return Session.connect(dsn, **_kept(name, TRANSACTION_S))
+    except psycopg.OperationalError as error:
+        raise translate(error, dsn) from error
+
+
 class Pool:
     """A bounded pool of such sessions. Raises `Unreachable` when none is to be had in 5 s.
 
@@ -90,12 +108,7 @@ class Pool:
             timeout=5,
             open=False,
             check=self._check,
-            kwargs={
-                "application_name": name,
-                "options": _options(transaction_s) + _BY_KEY,
-                "connect_timeout": 5,
-                "prepare_threshold": 0,
-            },
+            kwargs=_kept(name, transaction_s),
         )
         self._opened = False
         self._used: WeakKeyDictionary[Connection, float] = WeakKeyDictionary()

@@ -1,0 +1,134 @@
+"""The ledger of a drill: a database of its own with a clock that stands still, emptied between histories."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import psycopg
+
+from fencepost.ledger.connect import Connection, Pool, kept_session, translate
+from fencepost_ops.database import LedgerDatabase, prepare_database
+from fencepost_ops.drill.baton import Execution
+from fencepost_ops.drill.virtual import VirtualClock
+from fencepost_ops.postgres import LocalPostgres
+
+_STILL: Final = """
+ALTER TABLE fencepost.clock ADD at timestamptz NOT NULL DEFAULT '2030-01-01 00:00:00+00';
+CREATE OR REPLACE FUNCTION fencepost.now() RETURNS timestamptz LANGUAGE sql VOLATILE
+AS $$ SELECT at + ahead FROM fencepost.clock $$;
+"""
+_TABLES: Final = (
+    "events",
+    "evidence",
+    "calls",
+    "operations",
+    "outbox",
+    "runs",
+    "payloads",
+    "workers",
+    "dependencies",
+    "intake_refusals",
+    "epochs",
+)
+_EMPTY: Final = "".join(f"DELETE FROM fencepost.{table};" for table in _TABLES)
+_EMPTIED_ANEW: Final = 200  # histories after which the tables are given new files
+
+
+class Sessions(Pool):
+    """Sessions of one login, opened when needed and kept for the next history. For one thread at a time.
+
+    `checkpoint` is called before each transaction: there another process may go first, and a dead one ends.
+    """
+
+    def __init__(self, dsn: str, checkpoint: Callable[[], None]) -> None:
+        super().__init__(dsn, "fencepost drill", 1)
+        self._free: list[Connection] = []
+        self._checkpoint = checkpoint
+        self.held: dict[Execution | None, Connection] = {}
+        self.losing: set[Execution | None] = set()
+        """Executions that will not hear that their transaction was committed."""
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """See `Pool.connection`."""
+        self._checkpoint()
+        session = self._free.pop() if self._free else kept_session(self._dsn, "fencepost drill")
+        here = Execution.here()
+        self.held[here] = session
+        try:
+            yield session
+            session.commit()
+            if here in self.losing:
+                self.losing.discard(here)
+                raise psycopg.OperationalError("the answer to COMMIT was lost")
+        except BaseException as error:
+            self._undo(session)
+            if not isinstance(error, psycopg.Error):
+                raise
+            translated = translate(error, self._dsn)
+            if translated is error:
+                raise
+            raise translated from error
+        finally:
+            del self.held[here]
+            if not session.closed:
+                self._free.append(session)
+
+    def _undo(self, session: Connection) -> None:
+        with suppress(psycopg.Error):
+            session.rollback()
+
+    def close(self) -> None:
+        """Close all sessions."""
+        for session in self._free:
+            session.close()
+
+
+class DrillLedger:
+    """The drill's database, as its owner. `move` is the only thing that moves its clock."""
+
+    def __init__(self, server: LocalPostgres, name: str) -> None:
+        self.database: LedgerDatabase = prepare_database(server, name, movable_clock=True)
+        self.owner = psycopg.connect(self.database.owner, autocommit=True)
+        self.owner.execute(_STILL)
+        self.owner.execute("SET session_replication_role = replica")  # no guard: to empty what only grows
+        self.sessions = {
+            role: Sessions(dsn, self._passed) for role, dsn in self.database.dsns.items() if role != "relay"
+        }
+        self.checkpoint: Callable[[], None] | None = None
+        self._emptied = 0
+
+    def _passed(self) -> None:
+        if self.checkpoint is not None:
+            self.checkpoint()
+
+    def empty(self) -> None:
+        """Forget all histories; the clock stands at the beginning."""
+        self._emptied += 1
+        if self._emptied % _EMPTIED_ANEW == 0:
+            self.owner.execute(f"TRUNCATE {', '.join('fencepost.' + table for table in _TABLES)}")
+        else:
+            self.owner.execute(_EMPTY)
+        self.owner.execute("UPDATE fencepost.clock SET at = '2030-01-01 00:00:00+00', ahead = interval '0'")
+
+    def move(self, clock: VirtualClock) -> None:
+        """Have the ledger's clock say what this one says."""
+        self.owner.execute("UPDATE fencepost.clock SET at = %s", [clock.now])
+
+    def jump(self, seconds: float) -> None:
+        """Set the ledger's clock ahead of everybody's, or back."""
+        self.owner.execute("UPDATE fencepost.clock SET ahead = ahead + make_interval(secs => %s)", [seconds])
+
+    def break_session(self, execution: Execution) -> None:
+        """End the session an execution holds in a transaction: Postgres ends one that stands still."""
+        for sessions in self.sessions.values():
+            if (held := sessions.held.get(execution)) is not None:
+                self.owner.execute("SELECT pg_terminate_backend(%s, 2000)", [held.info.backend_pid])
+
+    def close(self) -> None:
+        """Let go of it."""
+        for sessions in self.sessions.values():
+            sessions.close()
+        self.owner.close()

@@ -1,0 +1,304 @@
+"""A simulated process: the fleet's own pipeline and relay, on virtual parts, one step at a time.
+
+What is real: the steps, roles, decisions, the ledger and its guards in Postgres, the relay's pass. What is
+not: threads, sockets and signals, which the chaos command is for. A process that is dead does nothing any
+more, whatever its code still tries while it unwinds; that is how a SIGKILL is meant here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import urlsplit
+from uuid import UUID
+
+from fencepost.app import App
+from fencepost.clock import boottime, token
+from fencepost.commands import Answer, Command
+from fencepost.decide.fold import Known
+from fencepost.errors import FaultInjected
+from fencepost.leases import Want
+from fencepost.ledger.apply import Ledger
+from fencepost.outcomes import Answered, Lost, NotSent, Sent
+from fencepost.settings import Settings
+from fencepost.states import Queue
+from fencepost.testing import fault
+from fencepost.tools import StoredRequest
+from fencepost_ops.drill.baton import Killed
+from fencepost_ops.drill.ledger import Sessions
+from fencepost_ops.drill.redis import VirtualRedis
+from fencepost_ops.drill.services import Services, Wire
+from fencepost_ops.drill.virtual import VirtualClock
+from fencepost_workers.compensator import Compensator
+from fencepost_workers.dispatcher import Dispatcher
+from fencepost_workers.patience import Patience
+from fencepost_workers.planner import Planner
+from fencepost_workers.reconciler import Reconciler
+from fencepost_workers.role import Message, Role
+from fencepost_workers.slots import Slots
+from fencepost_workers.step import Step
+from fencepost_workers.tools.http import HttpEngine, Kind
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+ROLES: Mapping[Queue, type[Role]] = {
+    Queue.PLANNER: Planner,
+    Queue.DISPATCHER: Dispatcher,
+    Queue.RECONCILER: Reconciler,
+    Queue.COMPENSATOR: Compensator,
+}
+SLOTS = 100
+_PATIENCE_S = 60.0
+
+
+class World:
+    """What all processes of a history share, and how long one of them is made to wait in the network."""
+
+    def __init__(
+        self,
+        app: App,
+        settings: Settings,
+        clock: VirtualClock,
+        redis: VirtualRedis,
+        services: Services,
+        sessions: Sessions,
+        wait: Callable[[datetime], None],
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.clock = clock
+        self.redis = redis
+        self.services = services
+        self.sessions = sessions
+        self.wait = wait
+
+
+class Host:
+    """One process: whether it lives, and under which token."""
+
+    def __init__(self, role: str, number: int) -> None:
+        self.role = role
+        self.name = f"{role}/{number}"
+        self.token = token()
+        self.dead = False
+        self.silent = False
+        """Whether its pulse stamps no more."""
+        self.network: tuple[str, float | None] | None = None
+        """What the network does with its next request: (`lost` or `delay`, seconds)."""
+
+    def check(self) -> None:
+        """Raises `Killed` if it is dead."""
+        if self.dead:
+            raise Killed
+
+
+class _Inline(Executor):
+    """Runs a function at once, where it is handed over."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            future.set_exception(error)
+        return future
+
+
+class _Nobody:
+    @contextmanager
+    def named(self, tenant: str, subject: UUID, generation: int) -> Iterator[None]:  # noqa: ARG002 - a port
+        yield
+
+
+class _Pulse:
+    suspects = _Nobody()
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+
+    def token(self) -> str:
+        return self._host.token
+
+    def trusted(self, token: str) -> None:
+        """Nothing to remember."""
+
+    def suspect(self, token: str) -> None:
+        """Nothing to remember: stamps are made by the history."""
+
+
+class _Leases:
+    def __init__(self, host: Host, redis: VirtualRedis) -> None:
+        self._host = host
+        self._redis = redis
+
+    def grant(self, wants: Sequence[Want]) -> list[int | None]:
+        self._host.check()
+        return self._redis.grant(wants)
+
+    def release(self, holds: Sequence[tuple[str, str]]) -> None:
+        if not self._host.dead:
+            self._redis.release(holds)
+
+
+class _Committer:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._patience = Patience()
+
+    def submit(self, command: Command) -> asyncio.Future[Answer]:
+        future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        try:
+            (answer,) = self._patience.call(
+                lambda: self._ledger.apply([command]), _PATIENCE_S, "an outcome waits"
+            )
+            future.set_result(answer)
+        except Exception as error:  # noqa: BLE001 - it belongs to whoever waits
+            future.set_exception(error)
+        return future
+
+
+class _Engine:
+    """Sends to the drill's own services in virtual time, and to every other address really."""
+
+    def __init__(self, host: Host, world: World) -> None:
+        self._host = host
+        self._world = world
+
+    async def send(
+        self,
+        stored: StoredRequest,
+        *,
+        key: str | None,
+        deadline: datetime,
+        until: float,
+        correlation: Mapping[str, str],
+        headers: Sequence[tuple[str, str]] = (),
+        kind: Kind = "effect",
+    ) -> Sent:
+        self._host.check()
+        service = self._world.services.of_host(urlsplit(stored.target).hostname or "")
+        if service is None:
+            async with HttpEngine() as real:
+                return await real.send(
+                    stored, key=key, deadline=deadline, until=until, correlation=correlation,
+                    headers=headers, kind=kind,
+                )  # fmt: skip
+        try:
+            if kind == "effect":
+                fault("dispatch.before_wire")
+        except FaultInjected as error:
+            return NotSent("worker_error", f"nothing was sent: {error}")
+        if boottime() >= until:
+            return NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
+        return self._sent(_wire(service, stored, key, correlation, headers), until)
+
+    def _sent(self, wire: Wire, until: float) -> Sent:
+        network, self._host.network = self._host.network, None
+        clock, services = self._world.clock, self._world.services
+        if network is not None and network[0] == "lost":
+            return Lost("connection_lost", "the connection was reset, and the request never arrived")
+        if network is not None:
+            lands, waits = network[1] or 0.0, until - boottime()
+            if lands >= waits:
+                services.send_later(wire, clock.now + timedelta(seconds=lands))
+                self._world.wait(clock.now + timedelta(seconds=waits))
+                self._host.check()
+                return Lost("timeout", f"no answer within {waits:.3f} s")
+            self._world.wait(clock.now + timedelta(seconds=lands))
+            self._host.check()
+        return Answered(services.answer(wire))
+
+
+def _wire(
+    service: str,
+    stored: StoredRequest,
+    key: str | None,
+    correlation: Mapping[str, str],
+    headers: Sequence[tuple[str, str]],
+) -> Wire:
+    told = {name.lower(): value for name, value in [*stored.headers, *headers]}
+    told |= {f"fencepost-{name}": value for name, value in correlation.items()}
+    if key is not None:
+        told.setdefault("idempotency-key", key)
+    return Wire(service, stored.method, urlsplit(stored.target).path, told, stored.body)
+
+
+class Worker(Host):
+    """A worker process of one queue: `Parts` for the fleet's own pipeline."""
+
+    def __init__(self, queue: Queue, number: int, world: World, limit: int) -> None:
+        super().__init__(str(queue), number)
+        self.queue = queue
+        self.settings = world.settings
+        self.app = world.app
+        self.pid = os.getpid()
+        self.pool = world.sessions
+        self.slots = Slots(SLOTS)
+        self.executor = _Inline()
+        self.pulse = _Pulse(self)
+        self.leases = _Leases(self, world.redis)
+        self.engine = _Engine(self, world)
+        self.ledger = Ledger(
+            self.pool, known(world.app, limit), worker_ttl=timedelta(seconds=self.settings.worker_ttl_s)
+        )
+        self.committer = _Committer(self.ledger)
+        self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
+        self._clock = world.clock
+        self._works: list[Coroutine[Any, Any, None]] = []
+        self._step = Step(self, ROLES[queue](self))
+
+    def rand(self) -> float:
+        """See `Parts`."""
+        return self._clock.rand()
+
+    def pause(self, seconds: float) -> None:
+        """Nobody runs meanwhile, so there is nothing to wait for."""
+
+    def start(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+        """See `Parts`: run once the claims are made."""
+        self._works += works
+
+    def let_go(self, lease: str, owner: str) -> None:
+        """See `Parts`."""
+        self.leases.release([(lease, owner)])
+
+    def work(self, messages: Sequence[Message]) -> None:
+        """Claim and carry out what a message names, to the end."""
+        self._step.handle(messages)
+        works, self._works = self._works, []
+        if works:
+            _run(works)
+
+
+def _run(works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    loop = asyncio.new_event_loop()
+    tasks = [loop.create_task(work) for work in works]
+    try:
+        loop.run_until_complete(asyncio.wait(tasks))
+    finally:
+        left = [task for task in tasks if not task.done()]
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.close()
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            raise error
+
+
+def known(app: App, takeover_limit: int) -> Known:
+    """What a process knows of its application."""
+    return Known(
+        tool=lambda name, version: app.registry.get((name, version)),
+        planner=lambda name, version: (name, version) in app.planner_versions,
+        authority=app.authority,
+        takeover_limit=takeover_limit,
+        limited=frozenset(),
+    )

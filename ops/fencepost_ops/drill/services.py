@@ -1,0 +1,164 @@
+"""The services of a drill, each with a book of its own: what it deduplicates, and what it can be asked.
+
+They share nothing with the fleet but HTTP's words, and know nothing of calls. Requests land when the network
+says so. The checker reads their books (`BookReader`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from fencepost.tools import Response
+from fencepost_ops.checker.books import BookEffect, BookRequest, origin
+from fencepost_ops.drill.virtual import VirtualClock
+
+SUFFIX: Final = ".drill"
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """What a service does with a repeated key, and how soon its lookup sees an effect.
+
+    `dedupes_for`: how long it remembers a key; None: it never looks at keys. `lag`: of its lookup.
+    """
+
+    dedupes_for: timedelta | None = None
+    lag: timedelta = timedelta(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """One request on its way. `headers` with names in lower case."""
+
+    service: str
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def key(self) -> str | None:
+        """Its idempotency key."""
+        return self.headers.get("idempotency-key")
+
+
+@dataclass
+class _Kept:
+    effects: list[BookEffect] = field(default_factory=list)
+    requests: list[BookRequest] = field(default_factory=list)
+    settings: dict[str, tuple[bytes, str]] = field(default_factory=dict)
+    offset: set[str] = field(default_factory=set)
+
+
+class Services:
+    """All services of one history."""
+
+    def __init__(self, manners: Mapping[str, Manners], clock: VirtualClock) -> None:
+        self._manners = manners
+        self._clock = clock
+        self._kept = {name: _Kept() for name in manners}
+        self._under_way: list[tuple[datetime, int, Wire]] = []
+        self._sent = 0
+
+    def of_host(self, host: str) -> str | None:
+        """The service at an address; None for one that is none of ours."""
+        name = host.removesuffix(SUFFIX)
+        return name if host.endswith(SUFFIX) and name in self._kept else None
+
+    def send_later(self, wire: Wire, at: datetime) -> None:
+        """The request is under way for longer than anybody waits."""
+        self._sent += 1
+        self._under_way.append((at, self._sent, wire))
+
+    @property
+    def lands_next(self) -> datetime | None:
+        """When the next request under way arrives."""
+        return min((at for at, _, _ in self._under_way), default=None)
+
+    def land(self) -> int:
+        """Have all arrive whose time has come; how many."""
+        due = sorted(one for one in self._under_way if one[0] <= self._clock.now)
+        self._under_way = [one for one in self._under_way if one not in due]
+        for _, _, wire in due:
+            self.answer(wire)
+        return len(due)
+
+    def answer(self, wire: Wire) -> Response:
+        """What the service says to a request that has arrived."""
+        if wire.method == "GET":
+            return self._lookup(wire)
+        kept = self._kept[wire.service]
+        kept.requests.append(
+            BookRequest(
+                wire.service,
+                str(len(kept.requests) + 1),
+                wire.key,
+                self._clock.now,
+                None,
+                origin(dict(wire.headers)),
+            )
+        )
+        answer = self._done(kept, wire)
+        kept.requests[-1] = replace(kept.requests[-1], status=answer.status)
+        return answer
+
+    def _done(self, kept: _Kept, wire: Wire) -> Response:
+        if wire.path == "/refuse":
+            return _json(400, {"error": "refused"})
+        manners = self._manners[wire.service]
+        first = self._first(kept, wire.key) if manners.dedupes_for is not None else None
+        if first is not None and first.at + (manners.dedupes_for or timedelta(0)) > self._clock.now:
+            other = first.digest != _digest(wire.body)
+            return _json(422, {"error": "key reused"}) if other else _json(200, {"id": first.receipt})
+        if wire.method == "PUT":
+            same = kept.settings.get(wire.path)
+            if same is not None and same[0] == wire.body:
+                return _json(200, {"id": same[1]})
+        receipt = f"{wire.service}-{len(kept.effects) + 1}"
+        made = BookEffect(
+            wire.service,
+            receipt,
+            wire.key,
+            _digest(wire.body),
+            self._clock.now,
+            origin(dict(wire.headers)),
+        )
+        kept.effects.append(made)
+        kept.settings[wire.path] = (wire.body, receipt)
+        return _json(201, {"id": receipt})
+
+    def _first(self, kept: _Kept, key: str | None) -> BookEffect | None:
+        return next((one for one in kept.effects if key is not None and one.key == key), None)
+
+    def _lookup(self, wire: Wire) -> Response:
+        _, _, key = wire.path.rpartition("/")
+        seen_by = self._clock.now - self._manners[wire.service].lag
+        found = [one for one in self._kept[wire.service].effects if one.key == key and one.at <= seen_by]
+        return _json(200, {"id": found[0].receipt}) if found else _json(404, {"error": "no such key"})
+
+    # The books.
+
+    def services(self) -> Sequence[str]:
+        """See `BookReader`."""
+        return list(self._kept)
+
+    def effects(self, service: str) -> Sequence[BookEffect]:
+        """See `BookReader`."""
+        return list(self._kept[service].effects)
+
+    def requests(self, service: str) -> Sequence[BookRequest]:
+        """See `BookReader`."""
+        return list(self._kept[service].requests)
+
+
+def _digest(body: bytes) -> str:
+    return hashlib.sha256(body).hexdigest()
+
+
+def _json(status: int, value: Any) -> Response:
+    return Response(status, {"content-type": "application/json"}, json.dumps(value).encode())
