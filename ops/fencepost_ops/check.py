@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 
 from fencepost.app import App
-from fencepost.contracts import Dedupes, tool_class
+from fencepost.contracts import Dedupes, Natural, tool_class
 from fencepost.errors import Unreachable, UsageError
 from fencepost.ledger.find import find_run
 from fencepost.settings import redact
@@ -103,6 +103,9 @@ def _terms(tool: Tool) -> ToolTerms:
         attempts=tool.dependency.attempts,
         window=repeat.window if isinstance(repeat, Dedupes) else None,
         settle=tool.contract.settle,
+        reserve=tool.dependency.reserve,
+        sets=isinstance(repeat, Natural),
+        compensable=tool.compensable,
     )
 
 

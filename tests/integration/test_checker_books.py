@@ -1,15 +1,16 @@
 """Whatever a service's book says against the ledger is named: I1, I2, and requests on the wire (I9)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
+from fencepost.events import Event
 from fencepost_ops.checker import Origin, Report, ToolTerms
 from fencepost_ops.local import LocalPostgres
-from tests.integration.checker_world import TERMS, World, built, copy_of, sentence
+from tests.integration.checker_world import TERMS, World, built, changed, copy_of, sentence
 
 SECOND = timedelta(seconds=1)
 
@@ -85,14 +86,14 @@ def test_a_second_effect_after_the_downstream_forgot_the_key_is_reported_and_not
 
 def test_a_lookup_only_tool_does_not_promise_what_lands_after_its_settle_time(world: World) -> None:
     lookup_only = TERMS | {("wallet.debit", 1): ToolTerms("lookup_only", 3, None, SECOND)}
-    paid = world.effect("r-paid")
-    second = replace(paid, receipt="r-again", at=paid.at + 60 * SECOND)
-    world.books.kept.append(second)
+    found, first = world.effect("r-found"), Origin(world.found, 1)
+    # The first attempt may take two seconds, and land a second later; a lookup found nothing after that.
+    world.books.kept.append(replace(found, receipt="r-late", origin=first))
     report = world.check(terms=lookup_only)
     assert report.ok
     assert "landed later than the contract says" in sentence(report, "I1")
-    world.books.change("r-again", at=paid.at + SECOND)
-    goes_red(world.check(terms=lookup_only), "I1", "r-again")
+    world.books.change("r-late", at=found.at - 2 * SECOND)
+    goes_red(world.check(terms=lookup_only), "I1", "r-late", world.found)
 
 
 def test_a_service_without_a_book_is_reported_and_not_asserted(world: World) -> None:
@@ -143,7 +144,7 @@ def test_an_effect_without_a_key_is_found(world: World) -> None:
 def test_an_effect_asked_for_under_another_fence_is_found(world: World) -> None:
     paid = world.effect("r-paid")
     world.books.change("r-paid", origin=replace(paid.origin, fence=999))
-    goes_red(world.check(), "I2", "fence 999", world.paid)
+    goes_red(world.check(), "I3", "fence 999", world.paid)
 
 
 def test_an_effect_of_another_body_than_the_stored_one_is_found(world: World) -> None:
@@ -172,8 +173,21 @@ def test_a_request_that_does_not_say_whose_it_is_is_found(world: World) -> None:
 
 
 def test_more_attempts_than_the_tool_may_make_are_found(world: World) -> None:
+    def let_go(limits: Mapping[int, int | None]) -> Callable[[list[Event]], list[Event]]:
+        return lambda events: [
+            changed(e, limit=limits[e.attempt or 0]) if e.type == "ToolAttemptStarted" else e for e in events
+        ]
+
     stingy = TERMS | {("wallet.debit", 1): ToolTerms("dedupes", 1)}
-    goes_red(world.check(terms=stingy), "I9", "2 attempts where its tool may make 1", world.found)
+    assert world.check(terms=stingy).ok  # what the application says now was not so when they were made
+    world.forge(world.doubted, let_go({1: 1, 2: 1}))
+    goes_red(world.check(), "I9", "attempt 2 of", "whose tool may make 1", world.found)
+    world.forge(world.doubted, let_go({1: 2, 2: 1}))
+    assert world.check().ok  # it was decided under the limit of the first, which its worker knew
+    world.forge(world.doubted, let_go({1: None, 2: None}))
+    report = world.check(terms=stingy)
+    assert report.ok
+    assert "whose limit was not recorded; the application loaded now says 1" in sentence(report, "I9")
 
 
 def test_one_run_is_checked_alone(world: World) -> None:

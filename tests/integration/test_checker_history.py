@@ -39,13 +39,11 @@ def test_a_forger_who_changes_nothing_is_not_noticed(world: World) -> None:
 
 def test_an_attempt_without_an_outcome_is_found(world: World) -> None:
     def forget(events: Events) -> Events:
-        at = place(events, "ToolOutcomeMarkedUnknown")
-        why = {"reason": "nobody knows", "fence": events[at].fence}
-        events[at] = like(events[at], "RepairRequested", body=why)
+        del events[place(events, "ToolOutcomeMarkedUnknown")]
         return events
 
-    world.forge(world.doubted, forget)
-    goes_red(world.check(), "I4", "attempt 1 has no outcome", world.found, world.doubted)
+    world.forge(world.waiting, forget)
+    goes_red(world.check(), "I4", "attempt 1 has no outcome", world.unknown, world.waiting)
 
 
 def test_an_attempt_with_two_outcomes_is_found(world: World) -> None:

@@ -5,6 +5,7 @@ rules of its own and hashes them anew (`replayed.py` excepted, whose verdict is 
 runs it as `fencepost check`; drills, the demo and acceptance tests call `check`.
 """
 
+from fencepost_ops.checker.booked import AllBooks, BookedBooks
 from fencepost_ops.checker.books import (
     SANDBOX_SERVICES,
     BookEffect,
@@ -13,17 +14,19 @@ from fencepost_ops.checker.books import (
     Origin,
     SandboxBooks,
 )
-from fencepost_ops.checker.effects import Terms, ToolTerms
 from fencepost_ops.checker.report import PROMISES, Report, Totals, Verdict, Violation
+from fencepost_ops.checker.terms import Terms, ToolTerms
 from fencepost_ops.checker.verdict import TOLERANCE, check
 
 __all__ = [
     "PROMISES",
     "SANDBOX_SERVICES",
     "TOLERANCE",
+    "AllBooks",
     "BookEffect",
     "BookReader",
     "BookRequest",
+    "BookedBooks",
     "Origin",
     "Report",
     "SandboxBooks",

@@ -24,7 +24,12 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class BookEffect:
-    """One effect that happened. `digest` is the SHA-256 (hex) of the body that asked for it."""
+    """One effect that happened. `digest` is the SHA-256 (hex) of the body that asked for it.
+
+    `key` in whatever form the service knows it. Empty `receipt` and `digest`: its book does not say. Of a
+    service that does not keep keys, `receipt` says which call it belongs to, else `reference`: a value that
+    is among the arguments of one call only (of `tool`, where named).
+    """
 
     service: str
     receipt: str
@@ -32,6 +37,18 @@ class BookEffect:
     digest: str
     at: datetime
     origin: Origin
+    reference: str | None = None
+    tool: str | None = None
+
+    @property
+    def called(self) -> str:
+        """What its service calls it, as far as its book says."""
+        return self.receipt or (f"of {self.reference}" if self.reference else f"at {self.at.isoformat()}")
+
+    @property
+    def named(self) -> str:
+        """How a sentence names it."""
+        return f"{self.service}'s effect {self.called}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,11 @@ class BookRequest:
     status: int | None
     origin: Origin
 
+    @property
+    def named(self) -> str:
+        """How a sentence names it."""
+        return f"{self.service}'s request {self.id}"
+
 
 class BookReader(Protocol):
     """Books of services that only this ledger's runs use: every effect in them must be explained.
@@ -53,7 +75,7 @@ class BookReader(Protocol):
     """
 
     def services(self) -> Sequence[str]:
-        """The services that have a book, by the name of their dependency."""
+        """The services that have a book, by the name of their dependency, or by `name/account`."""
         ...
 
     def effects(self, service: str) -> Sequence[BookEffect]:
@@ -61,7 +83,7 @@ class BookReader(Protocol):
         ...
 
     def requests(self, service: str) -> Sequence[BookRequest]:
-        """Every request for an effect, in order of arrival; no lookups."""
+        """Every request for an effect, in order of arrival; no lookups. None where the book keeps none."""
         ...
 
 

@@ -10,8 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, RunRow
-from fencepost_ops.checker.report import Violation
-from fencepost_ops.checker.rules import at
+from fencepost_ops.checker.report import Violation, at
 from fencepost_ops.checker.story import RunStory
 
 FIRST = "0" * 64
@@ -76,8 +75,6 @@ def rows(
         "status": story.status,
         "seq": events[-1].seq if events else 0,
         "head_hash": events[-1].hash if events else FIRST,
-        "calls": len(story.calls),
-        "attempts": story.attempts,
     }
     for name, value in told.items():
         if getattr(run, name) != value:

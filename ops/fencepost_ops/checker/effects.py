@@ -1,4 +1,4 @@
-"""What the services' own books say against the ledger: I1, I2, and the wire's half of I9."""
+"""What the services' own books say of each intent: I1 and I2."""
 
 from __future__ import annotations
 
@@ -6,88 +6,22 @@ import base64
 import hashlib
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from typing import Final
-from uuid import UUID
 
 from fencepost.states import CallState
-from fencepost_ops.checker.books import BookEffect, BookRequest, Books
-from fencepost_ops.checker.facts import CallRow, Tables
+from fencepost_ops.checker import classes
+from fencepost_ops.checker.books import BookEffect, Books
+from fencepost_ops.checker.facts import CallRow
+from fencepost_ops.checker.ledgered import Ledgered, Started, has_book
 from fencepost_ops.checker.report import Findings, Violation
+from fencepost_ops.checker.terms import Terms, ToolTerms
 
 C = CallState
 
-LANDS_WITHIN: Final = timedelta(minutes=1)
-"""How long after a restore a request of a worker that was at work before may still be under way."""
-_MAY_HAVE = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR, C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
+_MAY_HAVE: Final = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR, C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 """Where a call stands while its intent may have had its effect: nowhere else."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolTerms:
-    """What is known of a tool: the class its contract puts it in, and its limits.
-
-    `kind` is `dedupes`, `lookup_only`, `neither` or `read`.
-    `attempts` is the most attempts one call may make; `window` how long the downstream remembers a key;
-    `settle` how long after its attempt's deadline a request may still land.
-    """
-
-    kind: str
-    attempts: int | None = None
-    window: timedelta | None = None
-    settle: timedelta | None = None
-
-
-Terms = Mapping[tuple[str, int], ToolTerms]
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """A committed ToolAttemptStarted: when, under which fence, until when it might be in flight."""
-
-    tenant: str
-    run: UUID
-    call: UUID
-    attempt: int
-    at: datetime
-    fence: int | None
-    deadline: datetime | None
-
-
-class Ledgered:
-    """The ledger's side of it: who holds which key, and which attempts were started."""
-
-    def __init__(self, tables: Tables, started: Sequence[Started], people: Mapping[UUID, str]) -> None:
-        self.tables = tables
-        self.people = people  # who settled a call, where that was a person
-        self.calls = {call.id: call for call in tables.calls.values()}
-        self.attempts = {(s.call, s.attempt): s for s in started}
-        self._of_call: dict[UUID, list[Started]] = defaultdict(list)
-        for one in started:
-            self._of_call[one.call].append(one)
-        self.of_key: dict[str, list[CallRow]] = defaultdict(list)
-        for call in tables.calls.values():
-            if call.operation is not None:
-                self.of_key[call.operation].append(call)
-
-    def lost(self, seen: BookEffect | BookRequest, tolerance: timedelta) -> bool:
-        """Whether it is of an attempt that this ledger knew until it was restored to an earlier moment.
-
-        That a committed attempt stays committed is what I2 rests on; in such a time that does not hold.
-        """
-        if not any(e.since - tolerance <= seen.at <= e.opened_at + LANDS_WITHIN for e in self.tables.epochs):
-            return False
-        origin = seen.origin
-        made = self.attempts.get((origin.call, origin.attempt))  # type: ignore[arg-type]
-        if made is None or made.at > seen.at + tolerance:
-            return True
-        return origin.fence is not None and origin.fence != made.fence
-
-    def started_for(self, key: str) -> list[Started]:
-        """Every attempt ever started under a key."""
-        return [one for call in self.of_key.get(key, ()) for one in self._of_call.get(call.id, ())]
 
 
 def check_effects(
@@ -100,15 +34,15 @@ def check_effects(
     *,
     whole: bool,
 ) -> None:
-    """I1, I2 and the wire's half of I9.
+    """I1 and I2.
 
     `before` are the books as they were before the ledger was read: what they hold, the ledger must know.
+    Effects have their call's own key, where that was found out (`Owners`).
     `whole`: all runs were read, so a key nobody knows is a violation.
     """
     if not books.services:
         for invariant in ("I1", "I2"):
             findings.unchecked(invariant, "no service's book was given")
-        findings.note("I9", "requests on the wire were not counted: no service's book was given")
         return
     found = [e for e in before.effects if whole or _mine(ledger, e)]
     known = [e for e in found if not ledger.lost(e, tolerance)]
@@ -117,15 +51,11 @@ def check_effects(
         findings.note(
             "I2", f"{lost}, and their attempts with it: fencepost audit says what has no intent now"
         )
-    _at_most_one(findings, ledger, books, [e for e in books.effects if whole or _mine(ledger, e)], terms)
-    findings.broken("I1", _undue(ledger, known))
+    now = [e for e in books.effects if whole or _mine(ledger, e)]
+    _Intents(findings, ledger, books, terms).check(now, known)
     findings.looked("I2", len(known))
     for effect in known:
         findings.broken("I2", _unexplained(ledger, effect, tolerance))
-    asked = [r for r in before.requests if whole or r.origin.call in ledger.calls]
-    asked = [r for r in asked if not ledger.lost(r, tolerance)]
-    findings.looked("I9", len(asked))
-    findings.broken("I9", _wire(ledger, asked))
 
 
 def _mine(ledger: Ledgered, effect: BookEffect) -> bool:
@@ -135,23 +65,95 @@ def _mine(ledger: Ledgered, effect: BookEffect) -> bool:
 # -- I1 ------------------------------------------------------------------------------------------------
 
 
-def _at_most_one(
-    findings: Findings, ledger: Ledgered, books: Books, effects: Sequence[BookEffect], terms: Terms
-) -> None:
-    by_key = _by_key(effects)
-    for key in sorted(ledger.of_key.keys() | by_key.keys()):
-        calls, found = ledger.of_key.get(key, []), by_key.get(key, [])
-        if calls and not found and all(_service(call) not in books.services for call in calls):
-            continue
-        findings.looked("I1")
-        findings.broken("I1", _of_key(findings, ledger, key, calls, found, terms))
-    missing = Counter(
-        _service(c) for c in ledger.calls.values() if c.operation and _service(c) not in books.services
-    )
-    for service, number in sorted(missing.items()):
-        findings.note(
-            "I1", f"{number} calls of {service or 'no dependency'} were not checked: it has no book here"
+class _Intents:
+    """Each intent, and all effects under its key."""
+
+    def __init__(self, findings: Findings, ledger: Ledgered, books: Books, terms: Terms) -> None:
+        self._findings = findings
+        self._ledger = ledger
+        self._books = books
+        self._terms = terms
+
+    def check(self, now: Sequence[BookEffect], earlier: Sequence[BookEffect]) -> None:
+        """At most one, and one where there must be one, as the books are `now`; none where there must be
+        none, as they were before the ledger was read.
+        """
+        by_key = _by_key(now)
+        for key in sorted(self._ledger.of_key.keys() | by_key.keys()):
+            calls, found = self._ledger.of_key.get(key, []), by_key.get(key, [])
+            if calls and not found and not any(has_book(call, self._books.services) for call in calls):
+                continue
+            self._findings.looked("I1")
+            self._findings.broken("I1", self._of_key(key, calls, found))
+        for key, found in _by_key(earlier).items():
+            self._findings.broken("I1", self._undue(key, found))
+        for effect in earlier:
+            self._findings.broken("I1", self._of_a_read(effect))
+        self._without_a_book()
+
+    def _of_key(self, key: str, calls: Sequence[CallRow], found: Sequence[BookEffect]) -> Iterator[Violation]:
+        holder = _holder(calls)
+        if len(found) > 1:
+            text = f"{len(found)} effects of one intent: {_receipts(found)}; {self._says(holder)}"
+            excuse = classes.several(self._ledger, key, found, self._known(holder))
+            yield from self._told(holder, key, text, excuse)
+        for call in calls:
+            if call.state == C.SUCCEEDED and call.effect != "read":
+                yield from self._succeeded(call, key, found)
+
+    def _succeeded(self, call: CallRow, key: str, found: Sequence[BookEffect]) -> Iterator[Violation]:
+        known = self._known(call)
+        told = {e.receipt for e in found}
+        if not found:
+            text = f"no effect in the book of {call.scope.partition('/')[0]}, yet {self._says(call)}"
+            yield from self._told(call, key, text, classes.missing(self._ledger, call, known))
+        elif call.receipt and "" not in told and call.receipt not in told and not (known and known.sets):
+            # Each time something is set may have a receipt of its own.
+            text = f"{call.named} carries receipt {call.receipt}, the book has {_receipts(found)}"
+            yield _names(call, key, text)
+
+    def _undue(self, key: str, found: Sequence[BookEffect]) -> Iterator[Violation]:
+        """Effects of an intent of which the ledger says that it had none."""
+        calls = self._ledger.of_key.get(key, [])
+        if not calls or any(call.state in _MAY_HAVE for call in calls):
+            return
+        holder = _holder(calls)
+        text = f"an effect that should not be: {_receipts(found)}, yet {self._says(holder)}"
+        known = self._known(holder)
+        excuse = classes.undue(self._ledger, holder, found, known) if holder is not None else None
+        yield from self._told(holder, key, text, excuse)
+
+    def _of_a_read(self, effect: BookEffect) -> Iterator[Violation]:
+        call = self._ledger.calls.get(effect.origin.call) if effect.origin.call is not None else None
+        if call is not None and call.effect == "read":
+            text = f"run {call.run}: {_receipts([effect])} is an effect of {call.named}, which only reads"
+            yield Violation(text, call.tenant, call.run, call.id, effect.origin.attempt)
+
+    def _told(self, call: CallRow | None, key: str, text: str, excuse: str | None) -> Iterator[Violation]:
+        violation = _names(call, key, text)
+        if excuse is None:
+            yield violation
+        else:
+            self._findings.note("I1", f"{violation.message}: {excuse}")
+
+    def _known(self, call: CallRow | None) -> ToolTerms | None:
+        return self._terms.get((call.tool, call.tool_version)) if call is not None else None
+
+    def _says(self, call: CallRow | None) -> str:
+        if call is None:
+            return "no call in the ledger has its key"
+        who = self._ledger.people.get(call.id)
+        return f"{call.named} is {call.state}" + (f", settled by {who}" if who else "")
+
+    def _without_a_book(self) -> None:
+        missing = Counter(
+            call.scope.partition("/")[0]
+            for call in self._ledger.calls.values()
+            if call.operation and not has_book(call, self._books.services)
         )
+        for service, number in sorted(missing.items()):
+            what = f"{number} calls of {service or 'no dependency'} were not checked"
+            self._findings.note("I1", f"{what}: it has no book here")
 
 
 def _by_key(effects: Sequence[BookEffect]) -> dict[str, list[BookEffect]]:
@@ -162,45 +164,8 @@ def _by_key(effects: Sequence[BookEffect]) -> dict[str, list[BookEffect]]:
     return by_key
 
 
-def _undue(ledger: Ledgered, effects: Sequence[BookEffect]) -> Iterator[Violation]:
-    """Effects of intents of which the ledger says that they had none."""
-    for key, found in _by_key(effects).items():
-        calls = ledger.of_key.get(key, [])
-        if calls and not any(call.state in _MAY_HAVE for call in calls):
-            holder = _holder(calls)
-            text = f"an effect that should not be: {_receipts(found)}, yet {_says(ledger, holder)}"
-            yield _names(holder, key, text)
-
-
 def _receipts(found: Sequence[BookEffect]) -> str:
-    return ", ".join(f"{e.service} {e.receipt}" for e in found)
-
-
-def _service(call: CallRow) -> str:
-    return call.scope.partition("/")[0]
-
-
-def _of_key(
-    findings: Findings,
-    ledger: Ledgered,
-    key: str,
-    calls: Sequence[CallRow],
-    found: Sequence[BookEffect],
-    terms: Terms,
-) -> Iterator[Violation]:
-    receipts, holder = _receipts(found), _holder(calls)
-    if len(found) > 1:
-        text = f"{len(found)} effects of one intent: {receipts}; {_says(ledger, holder)}"
-        if (excuse := _excuse(ledger, holder, found, terms)) is None:
-            yield _names(holder, key, text)
-        else:
-            findings.note("I1", f"{text}: {excuse}")
-    for call in calls:
-        if call.state == C.SUCCEEDED and call.effect != "read" and not found:
-            yield _names(call, key, f"no effect in the book of {_service(call)}, yet {_says(ledger, call)}")
-        elif call.state == C.SUCCEEDED and call.receipt and call.receipt not in {e.receipt for e in found}:
-            text = f"{call.named} carries receipt {call.receipt}, the book has {receipts or 'none'}"
-            yield _names(call, key, text)
+    return ", ".join(f"{e.service} {e.called}" for e in found)
 
 
 def _holder(calls: Sequence[CallRow]) -> CallRow | None:
@@ -210,38 +175,10 @@ def _holder(calls: Sequence[CallRow]) -> CallRow | None:
     return next(iter([*may, *tried, *calls]), None)
 
 
-def _says(ledger: Ledgered, call: CallRow | None) -> str:
-    if call is None:
-        return "no call in the ledger has its key"
-    who = ledger.people.get(call.id)
-    return f"{call.named} is {call.state}" + (f", settled by {who}" if who else "")
-
-
 def _names(call: CallRow | None, key: str, text: str) -> Violation:
     where = f"run {call.run}: " if call else ""
     tenant, run, call_id = (call.tenant, call.run, call.id) if call else (None, None, None)
     return Violation(f"{where}key {key[:12]}…: {text}", tenant, run, call_id, key=key)
-
-
-def _excuse(ledger: Ledgered, call: CallRow | None, found: Sequence[BookEffect], terms: Terms) -> str | None:
-    """Why the tool's class does not promise this; None where it does, or where its class is not known."""
-    known = terms.get((call.tool, call.tool_version)) if call is not None else None
-    if known is None:
-        return None
-    first, *more = sorted(found, key=lambda e: e.at)
-    if known.kind == "dedupes":
-        forgotten = known.window is not None and all(e.at - first.at > known.window for e in more)
-        return f"the downstream remembers a key for {known.window}" if forgotten else None
-    if all(_late(ledger, e, known) for e in more):
-        return "a request landed later than the contract says one can"
-    return None
-
-
-def _late(ledger: Ledgered, effect: BookEffect, known: ToolTerms) -> bool:
-    made = ledger.attempts.get((effect.origin.call, effect.origin.attempt))  # type: ignore[arg-type]
-    if made is None or made.deadline is None:
-        return False
-    return effect.at > made.deadline + (known.settle or timedelta(0))
 
 
 # -- I2 ------------------------------------------------------------------------------------------------
@@ -249,10 +186,10 @@ def _late(ledger: Ledgered, effect: BookEffect, known: ToolTerms) -> bool:
 
 def _unexplained(ledger: Ledgered, effect: BookEffect, tolerance: timedelta) -> Iterator[Violation]:
     """Why nothing in the ledger explains the effect, or explains it too late or otherwise."""
-    what, key, origin = f"{effect.service}'s effect {effect.receipt}", effect.key, effect.origin
+    what, key, origin = effect.named, effect.key, effect.origin
     call, attempt = origin.call, origin.attempt
     if key is None:
-        yield Violation(f"{what} was asked for without a key", call=call, attempt=attempt)
+        yield from _keyless(ledger, effect, what)
         return
     candidates = ledger.started_for(key)
     if call is not None and attempt is not None:
@@ -260,23 +197,38 @@ def _unexplained(ledger: Ledgered, effect: BookEffect, tolerance: timedelta) -> 
     if not candidates:
         who = f"by attempt {attempt} of call {call}" if call else "by nobody who says so"
         text = f"{what} was asked for {who} under key {key[:12]}…: no such attempt was ever recorded"
-        yield Violation(text, call=call, attempt=attempt, key=key)
+        yield ledger.culprit(text, call, attempt, key)
         return
     made = min(candidates, key=lambda s: s.at)
     for text in _otherwise(ledger.calls[made.call], effect, made, tolerance):
         of = f"of {ledger.calls[made.call].named}, attempt {made.attempt}"
         yield Violation(
-            f"run {made.run}: {what} {of}, {text}", made.tenant, made.run, made.call, made.attempt, key=key
+            f"run {made.run}: {what} {of}, {text}",
+            made.tenant,
+            made.run,
+            made.call,
+            made.attempt,
+            made.event,
+            key,
         )
+
+
+def _keyless(ledger: Ledgered, effect: BookEffect, what: str) -> Iterator[Violation]:
+    call = ledger.calls.get(effect.origin.call) if effect.origin.call is not None else None
+    if call is not None and call.effect == "read":
+        return  # a read has no key, and that it has an effect is I1's
+    if effect.origin.call is None and effect.origin.attempt is None and (effect.receipt or effect.reference):
+        yield Violation(f"{what} says no key, and no call here is known by its receipt or reference")
+    else:
+        text = f"{what} was asked for without a key"
+        yield ledger.culprit(text, effect.origin.call, effect.origin.attempt, None)
 
 
 def _otherwise(call: CallRow, effect: BookEffect, made: Started, tolerance: timedelta) -> Iterator[str]:
     if made.at > effect.at + tolerance:
         when, recorded = effect.at.isoformat(), made.at.isoformat()
         yield f"happened at {when}, before its attempt was recorded at {recorded}"
-    if effect.origin.fence is not None and effect.origin.fence != made.fence:
-        yield f"was asked for under fence {effect.origin.fence}, its attempt recorded under {made.fence}"
-    stored = _stored_digest(call)
+    stored = _stored_digest(call) if effect.digest else None
     if stored is not None and stored != effect.digest:
         yield "was asked for by another body than that of the stored request"
 
@@ -287,36 +239,3 @@ def _stored_digest(call: CallRow) -> str | None:
         return None
     body = base64.b64decode(json.loads(call.request)["body"])
     return hashlib.sha256(body).hexdigest()
-
-
-# -- I9 ------------------------------------------------------------------------------------------------
-
-
-def _wire(ledger: Ledgered, requests: Sequence[BookRequest]) -> Iterator[Violation]:
-    """More than one request of an attempt is a hidden retry; one of no attempt left before its record."""
-    sent: Counter[tuple[str, UUID, int]] = Counter()
-    for request in requests:
-        call, attempt = request.origin.call, request.origin.attempt
-        what = f"{request.service}'s request {request.id}"
-        if call is None or attempt is None:
-            yield Violation(f"{what} does not say of which attempt it is", key=request.key)
-        elif (call, attempt) not in ledger.attempts:
-            text = f"{what} is of attempt {attempt} of call {call}, which was never recorded"
-            yield Violation(text, call=call, attempt=attempt, key=request.key)
-        else:
-            sent[request.service, call, attempt] += 1
-    for (service, call, attempt), number in sorted(sent.items(), key=str):
-        if number > 1:
-            made, named = ledger.attempts[call, attempt], ledger.calls[call].named
-            text = f"run {made.run}: attempt {attempt} of {named} sent {number} requests to {service}"
-            yield Violation(text, made.tenant, made.run, call, attempt)
-
-
-def limits(ledger: Ledgered, terms: Terms) -> Iterator[Violation]:
-    """I9: no call makes more attempts than its tool may."""
-    for call in ledger.calls.values():
-        known = terms.get((call.tool, call.tool_version))
-        if known is not None and known.attempts is not None and call.attempts > known.attempts:
-            made = f"{call.attempts} attempts where its tool may make {known.attempts}"
-            text = f"run {call.run}: {call.named} made {made}"
-            yield Violation(text, call.tenant, call.run, call.id, call.attempts)

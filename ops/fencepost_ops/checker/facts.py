@@ -19,7 +19,7 @@ Key = tuple[str, UUID]
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A row of `runs`; `budget` is of attempts, 256 where its producer named none."""
+    """A row of `runs`. The budgets are what its producer asked for; else 16 turns, 64 calls, 256 attempts."""
 
     tenant: str
     id: UUID
@@ -29,9 +29,19 @@ class RunRow:
     seq: int
     head_hash: str
     fence: int
+    turn: int
+    requests: int
     calls: int
     attempts: int
-    budget: int
+    open: int
+    unsettled: int
+    repairs: int
+    effects: int
+    failures: int
+    may_turn: int
+    may_call: int
+    may_attempt: int
+    wall_clock_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +65,8 @@ class CallRow:
     receipt: str | None
     reused: bool
     request: str | None
+    arguments: str
+    arguments_hash: str
 
     @property
     def named(self) -> str:
@@ -88,18 +100,6 @@ class EventRow:
 
 
 @dataclass(frozen=True, slots=True)
-class OperationRow:
-    """A row of `operations`."""
-
-    tenant: str
-    key: str
-    scope: str
-    status: str
-    doubt: bool
-    call: UUID | None
-
-
-@dataclass(frozen=True, slots=True)
 class OutboxRow:
     """A row of `outbox`; one with a `dead_at` was set aside, because it failed too often."""
 
@@ -122,25 +122,37 @@ class EpochRow:
 
 _SPELLED = {
     "events.body": "body::text AS body",
-    "runs.budget": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS budget",
+    "runs.may_turn": "coalesce((request -> 'budget' ->> 'turns')::integer, 16) AS may_turn",
+    "runs.may_call": "coalesce((request -> 'budget' ->> 'calls')::integer, 64) AS may_call",
+    "runs.may_attempt": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS may_attempt",
+    "runs.wall_clock_ms": "(request -> 'budget' ->> 'wall_clock_ms')::bigint AS wall_clock_ms",
 }
 
 
-def _select(table: str, kind: type, *, of_run: str, order: str) -> str:
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A question about all runs, and the same about some: spelled apart, so that their indexes serve."""
+
+    of_all: str
+    of_some: str
+
+
+def _select(table: str, kind: type, *, of_run: str, order: str) -> _Wanted:
     columns = [_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind)]
-    return (
-        f"SELECT {', '.join(columns)} FROM fencepost.{table}"
-        f" WHERE %(runs)s::uuid[] IS NULL OR {of_run} = ANY(%(runs)s) ORDER BY {order}"
-    )
+    asked = f"SELECT {', '.join(columns)} FROM fencepost.{table}"
+    return _Wanted(f"{asked} ORDER BY {order}", f"{asked} WHERE {of_run} = ANY(%(runs)s) ORDER BY {order}")
 
 
 _RUNS = _select("runs", RunRow, of_run="id", order="tenant, created_at, id")
 _CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordinal, id")
 _EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
 _OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
-_OPERATIONS = _select("operations", OperationRow, of_run="run", order="tenant, key")
 _EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
-_EVIDENCE = "SELECT count(*) FROM fencepost.evidence WHERE %(runs)s::uuid[] IS NULL OR run = ANY(%(runs)s)"
+_EVIDENCE = _Wanted(
+    "SELECT count(*) FROM fencepost.evidence",
+    "SELECT count(*) FROM fencepost.evidence"
+    " WHERE call IN (SELECT id FROM fencepost.calls WHERE run = ANY(%(runs)s))",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +161,6 @@ class Tables:
 
     runs: dict[Key, RunRow]
     calls: dict[Key, CallRow]
-    operations: dict[tuple[str, str], OperationRow]
     outbox: list[OutboxRow]
     evidence: int
     epochs: tuple[EpochRow, ...] = ()
@@ -160,16 +171,15 @@ class Snapshot:
 
     def __init__(self, connection: psycopg.Connection[Any], runs: Collection[UUID] | None) -> None:
         self._connection = connection
-        self._values = {"runs": None if runs is None else list(runs)}
+        self._runs = None if runs is None else list(runs)
 
     def tables(self) -> Tables:
         """All rows but the events."""
-        evidence = self._connection.execute(_EVIDENCE, self._values).fetchone()
+        evidence = self._connection.execute(*self._asked(_EVIDENCE)).fetchone()
         return Tables(
-            {(r.tenant, r.id): r for r in self._read(RunRow, _RUNS)},
-            {(c.tenant, c.id): c for c in self._read(CallRow, _CALLS)},
-            {(o.tenant, o.key): o for o in self._read(OperationRow, _OPERATIONS)},
-            self._read(OutboxRow, _OUTBOX),
+            {(r.tenant, r.id): r for r in self._read(RunRow, *self._asked(_RUNS))},
+            {(c.tenant, c.id): c for c in self._read(CallRow, *self._asked(_CALLS))},
+            self._read(OutboxRow, *self._asked(_OUTBOX)),
             evidence[0] if evidence is not None else 0,
             tuple(self._read(EpochRow, _EPOCHS)),
         )
@@ -178,13 +188,18 @@ class Snapshot:
         """The events of one run after the other, in the order of their numbers."""
         with self._connection.cursor("checked_events", row_factory=class_row(EventRow)) as cursor:
             cursor.itersize = 2000
-            cursor.execute(_EVENTS, self._values)
+            cursor.execute(*self._asked(_EVENTS))
             for key, events in itertools.groupby(cursor, key=lambda e: (e.tenant, e.run)):
                 yield key, list(events)
 
-    def _read(self, kind: Any, statement: str) -> list[Any]:
+    def _asked(self, wanted: _Wanted) -> tuple[str, dict[str, Any] | None]:
+        if self._runs is None:
+            return wanted.of_all, None
+        return wanted.of_some, {"runs": self._runs}
+
+    def _read(self, kind: Any, statement: str, values: dict[str, Any] | None = None) -> list[Any]:
         with self._connection.cursor(row_factory=class_row(kind)) as cursor:
-            return cursor.execute(statement, self._values).fetchall()
+            return cursor.execute(statement, values).fetchall()
 
 
 @contextmanager

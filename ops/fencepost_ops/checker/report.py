@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from fencepost_ops.checker.facts import EventRow
+
 PROMISES = {
     "I1": "at most one effect per intent; exactly one where its call succeeded, none where it did not happen",
     "I2": "every effect has an earlier, committed attempt",
+    "I3": "nothing is sent that is invalid, not authorised, expired, or of a stale term",
     "I4": "every attempt has one outcome, or is in flight under a live term; no doubt ends without proof",
     "I5": "accepted fences never fall, and only the holder of the term records",
     "I6": "the history is unbroken, and the tables are what it says",
@@ -17,8 +20,10 @@ PROMISES = {
     "I7": "no run completed with an open or doubtful call",
     "I8": "after an end nothing happens but evidence, reconciliation and repair",
     "I9": "attempts stay within their limits, and each puts at most one request on the wire",
+    "I10": "no first attempt may outlast its run's deadline, less what is kept back for recovery",
     "I11": "each compensation has its own key, authority and outcome; at most one per effect",
     "I12": "every run ends or waits for a person; what is open has its outbox row, and nothing else has one",
+    "I13": "what a run has used is what its events say, and within its budget: turns, calls, wall clock",
 }
 """Every verdict the checker gives, in the order it gives them, in an operator's words."""
 
@@ -40,6 +45,12 @@ class Violation:
         names = ("message", "tenant", "run", "call", "attempt", "event", "key")
         found = {name: getattr(self, name) for name in names}
         return {n: str(v) if isinstance(v, UUID) else v for n, v in found.items() if v is not None}
+
+
+def at(event: EventRow, message: str, *, key: str | None = None) -> Violation:
+    """A violation that names the event and what it concerns."""
+    text = f"run {event.run}, event {event.seq} ({event.type}): {message}"
+    return Violation(text, event.tenant, event.run, event.call, event.attempt, event.seq, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +104,14 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything one check found. `ok`: nothing is violated; `waiting`: what waits for a person."""
+    """Everything one check found. `ok`: nothing is violated; `waiting`: what waits for a person; `books`: of
+    which services the own books were read.
+    """
 
     verdicts: tuple[Verdict, ...]
     totals: Totals
     waiting: tuple[str, ...] = ()
+    books: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -119,6 +133,7 @@ class Report:
             "ok": self.ok,
             "invariants": {v.invariant: v.to_json() for v in self.verdicts},
             "waiting": list(self.waiting),
+            "books": list(self.books),
             **{name: getattr(self.totals, name) for name in Totals.__slots__},
         }
 
@@ -129,7 +144,7 @@ class Findings:
     def __init__(self) -> None:
         self._counts = dict.fromkeys(PROMISES, 0)
         self._violations: dict[str, list[Violation]] = {name: [] for name in PROMISES}
-        self._notes: dict[str, list[str]] = {name: [] for name in PROMISES}
+        self._notes: dict[str, dict[str, None]] = {name: {} for name in PROMISES}
         self._unchecked: set[str] = set()
 
     def looked(self, invariant: str, count: int = 1) -> None:
@@ -141,8 +156,8 @@ class Findings:
         self._violations[invariant] += violations
 
     def note(self, invariant: str, text: str) -> None:
-        """This was seen and is not asserted."""
-        self._notes[invariant].append(text)
+        """This was seen and is not asserted; said once, however often it was seen."""
+        self._notes[invariant][text] = None
 
     def unchecked(self, invariant: str, why: str) -> None:
         """Nothing could be held against it."""

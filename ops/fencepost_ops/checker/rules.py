@@ -1,13 +1,18 @@
-"""What each invariant asks of one run's history, event by event and at its end (I4 to I9, I11)."""
+"""What each invariant asks of one run's history, event by event and at its end (I4 to I9, I11).
+
+`RULES` holds those of I3, I10 and I13 too: they are in `dispatches` and `spending`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 from fencepost.states import CallState
+from fencepost_ops.checker import dispatches, spending
 from fencepost_ops.checker.facts import EventRow
-from fencepost_ops.checker.report import Violation
+from fencepost_ops.checker.report import Violation, at
 from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
 
 C = CallState
@@ -26,12 +31,6 @@ _HOLDERS = OUTCOMES | {
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
 _PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
-
-
-def at(event: EventRow, message: str, *, key: str | None = None) -> Violation:
-    """A violation that names the event and what it concerns."""
-    text = f"run {event.run}, event {event.seq} ({event.type}): {message}"
-    return Violation(text, event.tenant, event.run, event.call, event.attempt, event.seq, key)
 
 
 def _restored(event: EventRow, body: dict[str, Any]) -> bool:
@@ -78,11 +77,10 @@ def _evidence(call: CallStory, event: EventRow) -> Iterator[Violation]:
 
 def completion(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
     """I7: at RunCompleted nothing is open and nothing is in doubt."""
-    if event.type == "RunCompleted":
-        for call in story.calls.values():
-            if call.state not in ENDED or call.doubt:
-                how = f"{call.state}{', in doubt' if call.doubt else ''}"
-                yield _of(call, at(event, f"the run completed while {call.named} was {how}"))
+    for call in story.calls.values():
+        if call.state not in ENDED or call.doubt:
+            how = f"{call.state}{', in doubt' if call.doubt else ''}"
+            yield _of(call, at(event, f"the run completed while {call.named} was {how}"))
 
 
 def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
@@ -109,30 +107,30 @@ def doubts(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
         return
     # A refusal of the repeat says nothing of the first attempt, unless it is the stored answer for the key.
     forgotten = event.type == "ToolAttemptFailed" and not (body.get("final") and body.get("stored") is True)
-    left = event.type in ("CallCancelled", "ResultReused", "DispatchIntentRecorded") or forgotten
-    if left or (event.type in _PROOFS and event.type == "ToolEffectReconciled" and not body.get("proof")):
+    left = event.type not in _PROOFS or forgotten
+    if left or (event.type == "ToolEffectReconciled" and not body.get("proof")):
         yield at(event, f"{call.named} left its doubt without a proof")
 
 
-def started(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+def started(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
     """I9: the run's budget of attempts. A repeat is reconciliation and bound by its own deadline instead."""
-    if event.type != "ToolAttemptStarted" or event.call is None or body.get("repeat"):
+    call = story.calls.get(event.call) if event.call is not None else None
+    if call is None or call.doubt or call.compensates:
         return
-    call = story.calls.get(event.call)
-    if call is not None and call.compensates is None and story.attempts >= story.budget:
-        yield at(event, f"attempt {story.attempts + 1} of a run whose budget is {story.budget} attempts")
+    if story.attempts >= (may := story.budgets.attempts):
+        yield at(event, f"attempt {story.attempts + 1} of a run whose budget is {may} attempts")
 
 
 def authority(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
     """I11: each attempt of a compensation is authorised for itself."""
     call = story.calls.get(event.call) if event.call is not None else None
-    if event.type == "ToolAttemptStarted" and call is not None and call.compensates and not call.allowed:
+    if call is not None and call.compensates and call.allowed != event.causation:
         yield at(event, f"compensation {call.named} was sent without an authority of its own")
 
 
 def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """I11: the end of a stopped run says of every effect whether it was offset, and says it truly."""
-    if event.type != "RunStopped" or story.on_stop != "compensate":
+    if story.on_stop != "compensate":
         return
     offset = set(body.get("offset") or ())
     left = {entry.get("call") for entry in body.get("not_offset") or ()}
@@ -151,22 +149,35 @@ def stray_outcomes(story: RunStory, event: EventRow, body: dict[str, Any]) -> It
     """I4: what became of an attempt is recorded only of one that was started."""
     call = story.calls.get(event.call) if event.call is not None else None
     nobody_s = event.attempt is None and _restored(event, body)  # of one that was lost, if of any
-    if event.type in OUTCOMES and call is not None and event.attempt not in call.attempts and not nobody_s:
+    if call is not None and event.attempt not in call.attempts and not nobody_s:
         yield at(event, f"an outcome of attempt {event.attempt} of {call.named}, which was never started")
 
 
 Rule = Callable[[RunStory, EventRow, dict[str, Any]], Iterator[Violation]]
-RULES: tuple[tuple[str, Rule], ...] = (
-    ("I4", doubts),
-    ("I4", stray_outcomes),
-    ("I5", fences),
-    ("I7", completion),
-    ("I8", after_end),
-    ("I9", started),
-    ("I11", authority),
-    ("I11", listed),
+_STARTED = frozenset({"ToolAttemptStarted"})
+_LEAVES_DOUBT = frozenset({"CallCancelled", "ResultReused", "DispatchIntentRecorded"}) | _PROOFS
+_USES = frozenset({"ModelRequestStarted", "ToolProposalRecorded"}) | _STARTED
+RULES: tuple[tuple[str, Rule, frozenset[str] | None], ...] = (
+    ("I3", dispatches.dispatched, _STARTED),
+    ("I4", doubts, _LEAVES_DOUBT),
+    ("I4", stray_outcomes, OUTCOMES),
+    ("I5", fences, None),
+    ("I7", completion, frozenset({"RunCompleted"})),
+    ("I8", after_end, None),
+    ("I9", started, _STARTED),
+    ("I10", dispatches.outlives, _STARTED),
+    ("I11", authority, _STARTED),
+    ("I11", listed, frozenset({"RunStopped"})),
+    ("I13", spending.spent, _USES),
 )
-"""What is asked of every event, by the invariant it belongs to."""
+"""What is asked of events, by the invariant it belongs to, and of which types; None: of all."""
+
+
+@cache
+def rules_for(kind: str) -> tuple[tuple[str, Rule], ...]:
+    """The rules that events of this type are held against."""
+    return tuple((invariant, rule) for invariant, rule, of in RULES if of is None or kind in of)
+
 
 # -- at the end of the history ------------------------------------------------------------------------------
 

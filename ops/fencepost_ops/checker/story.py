@@ -8,25 +8,45 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from fencepost.states import CallState, RunStatus
-from fencepost_ops.checker.facts import EventRow
+from fencepost_ops.checker.facts import EventRow, RunRow
+from fencepost_ops.checker.terms import Terms, ToolTerms
 
 C, R = CallState, RunStatus
 
 ENDED = frozenset({C.SUCCEEDED, C.FAILED, C.REJECTED, C.CANCELLED, C.ACCEPTED_UNKNOWN})
 OUTCOMES = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolOutcomeMarkedUnknown"})
+_ANSWERS = frozenset({"ToolResultRecorded", "ToolAttemptFailed"})
 
 
 @dataclass(slots=True)
 class AttemptStory:
-    """One attempt: the event that started it, and those that said what became of it."""
+    """One attempt: the event that started it, and those that said what became of it.
+
+    `repeat`: an earlier one of its call had not been settled. `run`: where its run was. `limit` of attempts
+    and `reserve` are those it was let go by, where recorded. Since the attempt before it, `proved_absent`: a
+    lookup had found nothing; `decided`: a person had a word.
+    """
 
     started: EventRow
     repeat: bool
+    run: str
+    deadline: datetime | None = None
+    limit: int | None = None
+    reserve: timedelta | None = None
+    proved_absent: bool = False
+    decided: bool = False
     outcomes: list[EventRow] = field(default_factory=list)
+
+    @property
+    def answered(self) -> bool:
+        """Whether its own worker had an answer, or never sent anything."""
+        own = (self.started.worker, self.started.fence)
+        return any(e.type in _ANSWERS and (e.worker, e.fence) == own for e in self.outcomes)
 
 
 @dataclass(slots=True)
@@ -35,17 +55,28 @@ class CallStory:
 
     id: UUID
     tool: str
+    tool_version: int
     effect: str
     operation: str | None
     compensates: str | None
+    arguments: str = ""
+    arguments_hash: str = ""
+    terms: ToolTerms | None = None
     state: str = C.PROPOSED
     doubt: bool = False
     reused: bool = False
     fence: int = 0
     lease: tuple[str | None, int | None] | None = None
     attempts: dict[int, AttemptStory] = field(default_factory=dict)
-    allowed: bool = False  # authorised for a claim since its last attempt
+    canonical: str | None = None  # the hash of the arguments that were validated
+    fingerprint: str | None = None  # of the request of its first attempt
+    reconcile_until: datetime | None = None  # its own deadline, for what settles or offsets
     repaired_by: str | None = None  # who settled it last, where that was a person
+    # Since its last attempt:
+    leased: bool = False
+    allowed: UUID | None = None  # the change that authorised a claim
+    proved_absent: bool = False
+    decided: bool = False
 
     @property
     def named(self) -> str:
@@ -58,52 +89,97 @@ class CallStory:
         return self.state == C.SUCCEEDED and self.effect != "read" and not (self.reused or self.compensates)
 
 
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What a run's producer lets it use."""
+
+    turns: int = 16
+    calls: int = 64
+    attempts: int = 256
+    wall_clock: timedelta | None = None
+
+
 @dataclass(slots=True)
 class RunStory:
     """One run as its events tell it. `ended` is the number of the event that ended it.
 
-    `budget` of attempts and `on_stop` are what its producer asked for.
+    `budgets` and `on_stop` are what its producer asked for, `terms` what is known of its tools.
     """
 
-    budget: int = 256
+    budgets: Budgets = Budgets()
     on_stop: str = "leave"
+    terms: Terms = field(default_factory=dict)
     status: str = R.QUEUED
     fence: int = 0
     lease: tuple[str | None, int | None] | None = None
+    created_at: datetime | None = None
+    deadline: datetime | None = None
     calls: dict[UUID, CallStory] = field(default_factory=dict)
     attempts: int = 0
+    turns: int = 0  # answers of the planner
+    requests: int = 0  # how often it was asked
+    failures: int = 0  # in a row
     ended: int | None = None
     strays: list[EventRow] = field(default_factory=list)  # events that name a call nobody proposed
+
+    @classmethod
+    def of(cls, run: RunRow | None, terms: Terms) -> RunStory:
+        """A story that has not begun yet."""
+        if run is None:
+            return cls(terms=terms)
+        clock = None if run.wall_clock_ms is None else timedelta(milliseconds=run.wall_clock_ms)
+        budgets = Budgets(run.may_turn, run.may_call, run.may_attempt, clock)
+        return cls(budgets, run.on_stop, terms)
 
     def tell(self, event: EventRow, body: dict[str, Any]) -> None:
         """Go on by one event."""
         if event.type == "ToolProposalRecorded" and event.call is not None:
-            named = {n: body.get(n) for n in ("tool", "effect", "operation", "compensates")}
-            self.calls[event.call] = CallStory(event.call, **named)  # type: ignore[arg-type]
+            named: dict[str, Any] = {name: body.get(name) for name in _PROPOSED}
+            known = self.terms.get((named["tool"], named["tool_version"]))
+            self.calls[event.call] = CallStory(event.call, **named, terms=known)
         elif event.call is None:
             self._run(event, body)
         elif (call := self.calls.get(event.call)) is None:
             self.strays.append(event)
         else:
             self.attempts += event.type == "ToolAttemptStarted"
-            _call(call, event, body)
+            _call(call, event, body, self.status)
 
     def compensation_of(self, forward: CallStory) -> list[CallStory]:
         """The calls that compensate `forward`."""
         return [c for c in self.calls.values() if c.compensates and c.compensates == forward.operation]
 
     def _run(self, event: EventRow, body: dict[str, Any]) -> None:
-        self.status = _RUN_STATUS.get(event.type, self.status)
+        kind = event.type
+        self.status = _RUN_STATUS.get(kind, self.status)
         if isinstance(body.get("fence"), int):
             self.fence = max(self.fence, body["fence"])
-        if event.type == "LeaseAcquired":
+        if kind == "RunCreated":
+            self.created_at, self.deadline = moment(body.get("created_at")), moment(body.get("deadline"))
+        elif kind == "LeaseAcquired":
             self.lease = (body.get("owner"), body.get("fence"))
-        elif event.type in ("RunCompleted", "RunStopped"):
-            self.ended = event.seq
-        elif event.type == "RepairDecided":
+        elif kind == "ModelRequestStarted":
+            self.requests += 1
+        elif kind == "ModelOutcomeUnknown":
+            self.failures += 1
+        elif kind == "RepairDecided":
             self.ended = None
+        if kind in ("ModelResponseRecorded", "RunCompleted"):
+            self.turns += 1
+            self.failures = 0 if kind == "ModelResponseRecorded" else self.failures
+        if kind in ("RunCompleted", "RunStopped"):
+            self.ended = event.seq
 
 
+_PROPOSED = (
+    "tool",
+    "tool_version",
+    "effect",
+    "operation",
+    "compensates",
+    "arguments",
+    "arguments_hash",
+)
 _RUN_STATUS = {
     "RunCreated": R.QUEUED,
     "ModelRequestStarted": R.PLANNING,
@@ -126,21 +202,57 @@ _CALL_STATE = {
 }
 
 
-def _call(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
+def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> None:
+    kind = event.type
+    if kind == "ToolAttemptStarted":
+        _attempted(call, event, body, run)  # what it found is judged before it moves anything
     _moved(call, event, body)
     if isinstance(body.get("fence"), int):
         call.fence = max(call.fence, body["fence"])
-    if event.type == "LeaseAcquired":
+    if "reconcile_until" in body:
+        call.reconcile_until = moment(body["reconcile_until"])
+    if kind == "LeaseAcquired":
         call.lease = (body.get("owner"), body.get("fence"))
-    elif event.type == "ResultReused":
+        call.leased = True
+    elif kind == "ArgumentsCanonicalized":
+        call.canonical = body.get("arguments_hash")
+    elif kind == "ResultReused":
         call.reused = True
-    elif event.type == "AuthorizationAllowed":
-        call.allowed = body.get("phase") == "claim"
-    elif event.type == "ToolAttemptStarted" and event.attempt is not None:
-        call.attempts[event.attempt] = AttemptStory(event, bool(body.get("repeat")))
-        call.allowed = False
-    elif event.type in OUTCOMES and event.attempt in call.attempts:
+    elif kind in ("AuthorizationAllowed", "AuthorizationDenied"):
+        allowed = kind == "AuthorizationAllowed" and body.get("phase") == "claim"
+        call.allowed = event.causation if allowed else None
+    elif kind == "ToolLookupRecorded":
+        call.proved_absent = _answer(body) == "absent"
+    elif kind == "RepairDecided":
+        call.decided = True
+    elif kind in OUTCOMES and event.attempt in call.attempts:
         call.attempts[event.attempt].outcomes.append(event)
+
+
+def _attempted(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> None:
+    limit, reserve = body.get("limit"), body.get("reserve_ms")
+    if event.attempt is not None:
+        call.attempts[event.attempt] = AttemptStory(
+            event,
+            call.doubt,
+            run,
+            moment(body.get("deadline")),
+            limit if isinstance(limit, int) else None,
+            timedelta(milliseconds=reserve) if isinstance(reserve, int) else None,
+            call.proved_absent,
+            call.decided,
+        )
+    call.fingerprint = call.fingerprint or body.get("fingerprint")
+    call.leased, call.allowed, call.proved_absent, call.decided = False, None, False, False
+
+
+def _answer(body: dict[str, Any]) -> str | None:
+    """What a lookup said."""
+    try:
+        said = json.loads(body.get("lookup") or "")
+    except (ValueError, TypeError):
+        return None
+    return said.get("answer") if isinstance(said, dict) else None
 
 
 def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
@@ -171,3 +283,14 @@ def body_of(event: EventRow) -> dict[str, Any]:
     except ValueError:
         return {}
     return parsed if isinstance(parsed, dict) else {}
+
+
+def moment(text: object) -> datetime | None:
+    """The instant that a body tells; None for what is none, or has no zone."""
+    if not isinstance(text, str):
+        return None
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else None

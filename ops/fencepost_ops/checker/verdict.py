@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 from uuid import UUID
 
 import psycopg
 
 from fencepost.states import RunStatus
-from fencepost_ops.checker import chain, effects, openings
+from fencepost_ops.checker import chain, dispatches, effects, openings, spending, wire
 from fencepost_ops.checker.books import BookReader, Books, read_books
-from fencepost_ops.checker.effects import Ledgered, Started, Terms
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables, snapshot
+from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
 from fencepost_ops.checker.replayed import replay_faults
 from fencepost_ops.checker.report import Findings, Report, Totals
-from fencepost_ops.checker.rules import RULES, attempts
+from fencepost_ops.checker.rules import attempts, rules_for
 from fencepost_ops.checker.story import RunStory, body_of
+from fencepost_ops.checker.terms import Terms
 
 TOLERANCE: Final = timedelta(seconds=1)
 """How far a service's clock may be behind the ledger's."""
@@ -43,23 +44,31 @@ def check(
     before = read_books(books)  # what they hold now, the ledger must know when it is read next
     with snapshot(connection, runs) as taken:
         tables = taken.tables()
-        seen = _Seen(tables)
+        seen = _Seen(tables, known)
         _histories(findings, taken, seen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
     ledger = Ledgered(tables, seen.started, seen.people)
-    _tables(findings, ledger, known, settled=settled)
-    effects.check_effects(findings, ledger, after, before, known, tolerance, whole=runs is None)
+    owners = Owners(ledger, after.effects)
+    before, after = owners.own(before), owners.own(after)
+    _tables(findings, tables, settled=settled)
+    whole = runs is None
+    effects.check_effects(findings, ledger, after, before, known, tolerance, whole=whole)
+    wire.check_wire(findings, ledger, before, known, tolerance, whole=whole)
     return Report(
-        findings.verdicts(), _totals(seen, after, ledger, whole=runs is None), tuple(openings.waiting(tables))
+        findings.verdicts(),
+        _totals(seen, after, ledger, whole=whole),
+        tuple(openings.waiting(tables)),
+        tuple(sorted(after.services)),
     )
 
 
 class _Seen:
     """What is kept of the histories once their rules have been applied."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, terms: Terms) -> None:
         self.tables = tables
+        self.terms = terms
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
         self.events = 0
@@ -74,17 +83,7 @@ class _Seen:
         for call in story.calls.values():
             if call.repaired_by is not None:
                 self.people[call.id] = call.repaired_by
-            for number, attempt in call.attempts.items():
-                made = attempt.started
-                until = _moment(body_of(made).get("deadline"))
-                self.started.append(Started(*key, call.id, number, made.recorded_at, made.fence, until))
-
-
-def _moment(text: object) -> datetime | None:
-    try:
-        return datetime.fromisoformat(str(text))
-    except ValueError:
-        return None
+            self.started += started(key, call)
 
 
 def _histories(findings: Findings, taken: Snapshot, seen: _Seen) -> None:
@@ -97,37 +96,41 @@ def _histories(findings: Findings, taken: Snapshot, seen: _Seen) -> None:
 
 def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow]) -> RunStory:
     run, calls = seen.tables.runs.get(key), seen.calls.get(key, {})
-    story = RunStory() if run is None else RunStory(run.budget, run.on_stop)
+    story = RunStory.of(run, seen.terms)
     for event in events:
         body = body_of(event)
-        for invariant, rule in RULES:
+        for invariant, rule in rules_for(event.type):
             findings.broken(invariant, rule(story, event, body))
         story.tell(event, body)
+    findings.broken("I3", dispatches.rows(key, calls, story))
     findings.broken("I4", attempts(key, story))
     findings.broken("I5", chain.row_fences(key, run, calls, story))
     findings.broken("I6", chain.chain(events))
     findings.broken("I6", chain.rows(key, run, calls, events, story))
+    findings.broken("I9", dispatches.limits(key, story))
+    findings.broken("I13", spending.counters(key, run, len(events), story))
+    dispatches.unasserted(findings, story)
     _count(findings, events, story)
     return story
 
 
 def _count(findings: Findings, events: Sequence[EventRow], story: RunStory) -> None:
-    findings.looked("I4", sum(len(c.attempts) for c in story.calls.values()))
+    made = [attempt for call in story.calls.values() for attempt in call.attempts.values()]
+    first = sum(not a.repeat for c in story.calls.values() if not c.compensates for a in c.attempts.values())
+    findings.looked("I3", len(made))
+    findings.looked("I4", len(made))
     findings.looked("I5", 1 + len(story.calls))
     findings.looked("I6", len(events))
     findings.looked("I7", story.status == RunStatus.COMPLETED)
     findings.looked("I8", story.ended is not None)
     findings.looked("I9", len(story.calls))
     findings.looked("I6.replay")
+    findings.looked("I10", first)
     findings.looked("I11", sum(c.compensates is not None for c in story.calls.values()))
+    findings.looked("I13")
 
 
-def _tables(findings: Findings, ledger: Ledgered, terms: Terms, *, settled: bool) -> None:
-    tables = ledger.tables
-    findings.broken("I9", effects.limits(ledger, terms))
-    unknown = {(c.tool, c.tool_version) for c in ledger.calls.values() if c.attempts} - terms.keys()
-    for tool, version in sorted(unknown):
-        findings.note("I9", f"the attempt limit of {tool} version {version} is not known here")
+def _tables(findings: Findings, tables: Tables, *, settled: bool) -> None:
     findings.broken("I11", openings.compensations(tables))
     findings.looked("I12", len(tables.runs))
     findings.broken("I12", openings.rows(tables))
