@@ -79,7 +79,7 @@ class Drill:
             for name in names:
                 stack.enter_context(sabotage(name).off(self.ledger))
             history = History(self.ledger, protocol, application, services, clock)
-            FAULTS.drive(history.passed)
+            FAULTS.drive(history.strikes.passed)
             stack.callback(FAULTS.drive, None)
             history.run()
         return self._judged(history, application, services)
@@ -100,7 +100,7 @@ class Drill:
             protocol=history.protocol,
             struck=tuple(replace(one, ended=ends.get(one.left.call or "")) for one in history.struck),
             never=tuple(f for f in history.protocol.faults if (f.at, f.nth) not in fired),
-            steps=history.steps,
+            steps=history.taken,
             seconds=history.clock.seconds,
             runs=tuple(RunEnd(*row) for row in self.ledger.owner.execute(_RUNS).fetchall()),
             calls=calls,
@@ -108,7 +108,7 @@ class Drill:
             dispatches=sum(len(services.requests(s)) for s in services.services()),
             timeline=tuple(self._timeline(history)),
             report=report,
-            passages=dict(history.passages),
+            passages=dict(history.strikes.passages),
             settled=history.settled,
         )
 
@@ -116,7 +116,7 @@ class Drill:
         lines: list[tuple[float, int, str]] = []
         for at, seq, kind, label, attempt, fence, key, body in self.ledger.owner.execute(_EVENTS):
             seconds = (at - START).total_seconds()
-            who = history.names.get((body or {}).get("worker") or "", "")
+            who = history.fleet.names.get((body or {}).get("worker") or "", "")
             what = f"{key} {label or ''}".strip() + (f" attempt {attempt}" if attempt else "")
             held = f" fence {fence}" if fence else ""
             lines.append((seconds, seq, f"{kind} · {what}{held}{' · ' + who if who else ''}"))
