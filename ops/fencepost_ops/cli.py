@@ -24,6 +24,7 @@ COMMANDS: Final = {
     "up": "fencepost_ops.up:up",
     "demo": "fencepost_ops.demo:demo",
     "chaos": "fencepost_ops.chaos:chaos",
+    "drill": "fencepost_ops.drill.command:drill",
     "enqueue": "fencepost_ops.commands.enqueue:enqueue",
     "runs": "fencepost_ops.commands.runs:runs",
     "show": "fencepost_ops.commands.runs:show",
@@ -50,7 +51,7 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
-    "Prove": ("demo", "chaos", "verify", "check", "audit"),
+    "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""
 
