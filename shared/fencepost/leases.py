@@ -120,8 +120,8 @@ class Want:
 
 class Leases(Protocol):
     """
-    The port; tests/integration/test_leases.py is its conformance suite. A granted fence is above the floor
-    and, while the implementation remembers the key, above every fence granted for it before.
+    The port; tests/integration/test_leases_port.py is its conformance suite. A granted fence is above the
+    floor and, while the implementation remembers the key, above every fence granted for it before.
     """
 
     def grant(self, wants: Sequence[Want]) -> list[int | None]:

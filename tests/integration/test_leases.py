@@ -1,4 +1,4 @@
-"""The conformance suite of the lease port, and what is promised of Redis in particular."""
+"""What is promised of leases in Redis in particular; the port's own suite is `test_leases_port.py`."""
 
 import itertools
 import os
@@ -62,112 +62,7 @@ def calls(raw: redis.Redis, command: str) -> int:
     return int(raw.info("commandstats").get(f"cmdstat_{command}", {}).get("calls", 0))
 
 
-# ---- the port
-
-
-def test_a_free_lease_is_granted_just_above_the_floor(leases: RedisLeases) -> None:
-    assert leases.grant([want("a", floor=41)]) == [42]
-
-
-def test_a_held_lease_is_refused_to_every_other_owner(leases: RedisLeases) -> None:
-    leases.grant([want("a")])
-
-    assert leases.grant([want("b"), want("c", named="b"), want("d", named="")]) == [None, None, None]
-
-
-def test_the_same_owner_is_granted_again_with_a_higher_fence(leases: RedisLeases) -> None:
-    first, second = leases.grant([want("a")]), leases.grant([want("a")])
-
-    assert (first, second) == ([1], [2])
-
-
-def test_a_lease_held_by_exactly_the_named_owner_is_taken_over(leases: RedisLeases) -> None:
-    leases.grant([want("dead")])
-
-    assert leases.grant([want("b", floor=1, named="dead")]) == [2]
-    assert leases.grant([want("c", floor=1, named="dead")]) == [None], "one takeover for one named owner"
-
-
-def test_a_lease_ends_with_its_time(leases: RedisLeases) -> None:
-    leases.grant([want("a", ttl=timedelta(milliseconds=30))])
-
-    fence, until = None, time.monotonic() + 5
-    while fence is None and time.monotonic() < until:
-        (fence,) = leases.grant([want("b")])
-    assert fence == 2
-
-
-def test_only_the_owner_releases(leases: RedisLeases) -> None:
-    leases.grant([want("a")])
-
-    leases.release([(KEY, "b")])
-    assert leases.grant([want("b")]) == [None]
-
-    leases.release([(KEY, "a")])
-    assert leases.grant([want("b")]) == [2]
-
-
-def test_of_two_owners_in_one_batch_the_first_is_granted(leases: RedisLeases) -> None:
-    assert leases.grant([want("a"), want("b")]) == [1, None]
-
-
-def test_leases_of_different_subjects_and_tenants_are_independent(leases: RedisLeases) -> None:
-    keys = [lease_key(tenant, UUID(int=n)) for tenant in ("shop", "bank") for n in (1, 2)]
-
-    assert leases.grant([want(f"owner of {key}", key=key, floor=7) for key in keys]) == [8] * 4
-
-
-def test_of_many_threads_one_holds_the_lease(leases: RedisLeases) -> None:
-    fences: list[int | None] = []
-    start = threading.Barrier(8)
-
-    def compete(owner: str) -> None:
-        start.wait()
-        fences.extend(leases.grant([want(owner)]))
-
-    threads = [threading.Thread(target=compete, args=(f"owner {n}",)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(fences, key=str) == [1, *[None] * 7]
-
-
-def test_nothing_wanted_is_nothing_granted(leases: RedisLeases) -> None:
-    assert leases.grant([]) == []
-    leases.release([])
-
-
-@pytest.mark.parametrize(
-    ("owner", "floor", "ttl"),
-    [("", 0, TTL), ("a", -1, TTL), ("a", 2**53 - 1, TTL), ("a", 0, timedelta(0)), ("a", 0, -TTL)],
-)
-def test_a_want_that_makes_no_sense_is_refused_before_it_is_sent(
-    owner: str, floor: int, ttl: timedelta
-) -> None:
-    with pytest.raises(ValueError, match=r"owner|floor|ended"):
-        Want(KEY, owner, floor, None, ttl)
-
-
-def test_fences_are_exact_to_the_last_number(leases: RedisLeases) -> None:
-    assert leases.grant([want("a", floor=2**53 - 3)]) == [2**53 - 2]
-    assert leases.grant([want("a")]) == [2**53 - 1]
-
-
 # ---- Redis
-
-
-def test_after_a_wipe_the_floor_keeps_the_fences_rising(leases: RedisLeases, raw: redis.Redis) -> None:
-    fences = [leases.grant([want("a")])[0] for _ in range(5)]
-    raw.flushall()
-
-    assert leases.grant([want("b", floor=fences[-1] or 0)]) == [6]
-
-
-def test_without_a_wipe_the_counter_keeps_the_fences_rising_above_a_stale_floor(leases: RedisLeases) -> None:
-    leases.grant([want("a", floor=9)])
-
-    assert leases.grant([want("a", floor=3)]) == [11]
 
 
 def test_the_counter_outlives_its_lease_by_a_day(leases: RedisLeases, raw: redis.Redis) -> None:
