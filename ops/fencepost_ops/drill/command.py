@@ -1,4 +1,4 @@
-"""`fencepost drill`: runs a fault protocol in virtual time, on a Postgres of its own, and says what came of it."""
+"""`fencepost drill`: a fault protocol in virtual time, on a Postgres of its own, and what came of it."""
 
 from __future__ import annotations
 
