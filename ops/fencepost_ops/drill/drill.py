@@ -109,6 +109,7 @@ class Drill:
             timeline=tuple(self._timeline(history)),
             report=report,
             passages=dict(history.strikes.passages),
+            before=history.strikes.before or {},
             settled=history.settled,
         )
 

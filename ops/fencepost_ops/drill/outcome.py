@@ -98,6 +98,8 @@ class Outcome:
     timeline: tuple[str, ...]
     report: Report
     passages: Mapping[str, int] = field(default_factory=dict)
+    before: Mapping[str, int] = field(default_factory=dict)
+    """The passages until the first fault had struck; empty where none has."""
     settled: bool = True
 
     @property

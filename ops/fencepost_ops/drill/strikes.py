@@ -49,6 +49,8 @@ class Strikes:
     ) -> None:
         self.chance = None if protocol.interleave is None else random.Random(protocol.interleave)
         self.passages: Counter[str] = Counter()
+        self.before: dict[str, int] | None = None
+        """The passages until the first fault struck, that one included; None: none has."""
         self.steps: dict[Execution, Step] = {}
         self._armed = {(fault.at, fault.nth): fault for fault in protocol.faults}
         self._ledger = ledger
@@ -64,6 +66,7 @@ class Strikes:
         self.passages[point] += 1
         fault = self._armed.pop((point, self.passages[point]), None)
         if fault is not None:
+            self.before = self.before or dict(self.passages)
             step.faults.append(fault)
             self._strike(step, fault)
         elif point not in INSIDE:
