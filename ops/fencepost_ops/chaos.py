@@ -1,209 +1,290 @@
-"""`fencepost chaos`: seeded strikes of every kind on a real fleet, weather on top; then every verdict.
+"""`fencepost chaos`: seeded strikes of every kind on a live fleet while orders come; then every verdict.
 
-Processes of every role are killed, frozen and woken, hosts die, fault points fire, Redis and Postgres go away
-while orders run whose services fail as well. Nothing that is started here outlives it, however it ends.
+Nothing that is started here outlives it, however it ends. Of a fleet that was found, whoever sleeps is woken
+again, unless chaos itself is killed with SIGKILL: then the pulses kill who slept too long, as always.
 """
 
 from __future__ import annotations
 
+import secrets
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from fencepost.errors import Unreachable
-from fencepost_ops.chaos_plan import SCALE, ChaosPlan, make_chaos
-from fencepost_ops.chaos_strikes import Strikes, fault_files
-from fencepost_ops.chaos_takeovers import Takeovers, merged, told
-from fencepost_ops.check import print_report
-from fencepost_ops.commands.output import print_json, print_table
-from fencepost_ops.demo_screen import FleetLog, Screen
-from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions, new_seed
+from fencepost.app import load_app
+from fencepost.errors import Unreachable, UsageError
+from fencepost_ops.chaos_figures import count
+from fencepost_ops.chaos_found import FoundFleet
+from fencepost_ops.chaos_own import OwnFleet, own_fleet
+from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, make_chaos
+from fencepost_ops.chaos_result import ChaosResult, print_result
+from fencepost_ops.chaos_screen import ChaosScreen
+from fencepost_ops.chaos_storm import Storm
+from fencepost_ops.chaos_strikes import Strikes
+from fencepost_ops.chaos_takeovers import Takeovers
+from fencepost_ops.check import terms
+from fencepost_ops.checker import SandboxBooks, check
+from fencepost_ops.commands.output import print_json
+from fencepost_ops.demo_plan import TENANT, Order
+from fencepost_ops.demo_screen import FleetLog
+from fencepost_ops.fleet import ORDERS, new_seed
 from fencepost_ops.installation import need_parts
 from fencepost_ops.local import LocalServerError
-from fencepost_ops.trial import SETTLE_WITHIN_S, Outcome, Trial, data_folder, interruptible
+from fencepost_ops.trial import Trial, data_folder, interruptible
+from fencepost_ops.up import Scale
 
-TIMES: Final = {**SHRUNK, "FENCEPOST_SWEEP_S": "2"}
+DEADLINE_S: Final = 900.0  # of a run, on top of the seconds: jumps of the clock must not use it up
+SETTLE_WITHIN_S: Final = 180.0  # with the short timeouts of a fleet of our own
+FOUND_SETTLE_WITHIN_S: Final = 300.0  # with those of production
+
+
+class Faults(click.ParamType[tuple[str, ...]]):
+    """`kill,freeze,...`: which faults there are to be."""
+
+    name = "fault,..."
+
+    def convert(
+        self, value: str | tuple[str, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """The faults, each once, in the order of all; fails for one there is not."""
+        if isinstance(value, tuple):
+            return value
+        wanted = {part.strip() for part in value.split(",") if part.strip()}
+        if not wanted or (unknown := wanted - set(FAULTS)):
+            names = ", ".join(sorted(unknown)) if wanted else "nothing"
+            self.fail(f"{names!r} is no fault; there are {', '.join(FAULTS)}", param, ctx)
+        return tuple(fault for fault in FAULTS if fault in wanted)
 
 
 @dataclass(frozen=True, slots=True)
-class ChaosResult:
-    """What came of one seed. `takeovers`: seconds from a strike to the next claim, by kind of strike."""
+class _Asked:
+    """What was asked for, beside the plan."""
 
-    plan: ChaosPlan
-    outcome: Outcome
-    settled: bool
-    repaired: int
-    fenced_writes: int
-    strikes: Mapping[str, int]
-    fired: tuple[str, ...]
-    takeovers: Mapping[str, list[float]]
-    seconds: float
-
-    @property
-    def problems(self) -> list[str]:
-        """Why it has failed, one sentence each; empty when it has not."""
-        report, runs = self.outcome.report, len(self.plan.orders)
-        ended = report.totals.completed + report.totals.stopped
-        found = []
-        if not self.settled:
-            found.append(f"not everything settled within {SETTLE_WITHIN_S:g} s of the last strike")
-        if report.violated:
-            found.append(f"violated: {', '.join(report.violated)}")
-        if report.totals.runs != runs or ended != runs:
-            found.append(f"{runs} runs were enqueued, {report.totals.runs} are there, {ended} have ended")
-        return found
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything, as JSON values."""
-        totals, said = self.outcome.report.totals, self.outcome.report.to_json()
-        return {
-            "seed": self.plan.seed,
-            "ok": not self.problems,
-            "problems": self.problems,
-            "seconds": round(self.seconds, 1),
-            "runs": totals.runs,
-            "completed": totals.completed,
-            "stopped": totals.stopped,
-            "stop_reasons": dict(self.outcome.reasons),
-            "calls": totals.calls,
-            "attempts": totals.attempts,
-            "effects": totals.effects,
-            "evidence": totals.evidence,
-            "strikes": dict(self.strikes),
-            "fired": list(self.fired),
-            "fenced_writes": self.fenced_writes,
-            "repaired": self.repaired,
-            "faults": dict(self.outcome.faults),
-            "takeover_seconds": {how: [round(s, 3) for s in found] for how, found in self.takeovers.items()},
-            "invariants": said["invariants"],
-            "waiting": said["waiting"],
-        }
-
-
-def _strike(plan: ChaosPlan, trial: Trial, strikes: Strikes, screen: Screen) -> None:
-    trial.seed(plan.poor, plan.scarce)
-    for wave, gap, strike in zip(plan.waves, plan.gaps, plan.strikes, strict=True):
-        if wave:
-            trial.enqueue(wave)
-        trial.rest(gap)
-        strikes.strike(strike)
-    strikes.calm()
-    screen.say("no more orders, no more strikes: waiting until everything is settled")
-    trial.settle()
-
-
-def _run(plan: ChaosPlan, folder: Path, *, err: bool) -> ChaosResult:
-    with Screen(len(plan.orders), err=err) as screen, ExitStack() as stack:
-        log = stack.enter_context(FleetLog(folder / "fleet.log"))
-        fleet = Fleet(
-            FleetOptions(
-                data=folder,
-                scale=SCALE,
-                env=TIMES,
-                env_of=fault_files(folder, dict(SCALE)),
-                sandbox_faults=list(plan.faults),
-                out=log,
-            )
-        )
-        fleet.start(screen.say)
-        stack.callback(fleet.stop)
-        fleet.wait_ready()
-        screen.say(f"seed {plan.seed}: {len(fleet.pids())} processes, {len(plan.strikes)} strikes to come")
-        trial = Trial(fleet, screen)
-        stack.callback(trial.close)
-        strikes = Strikes(fleet, Takeovers(trial.reader), folder, screen.say)
-        trial.look_on = strikes.look
-        stack.callback(strikes.calm)
-        _strike(plan, trial, strikes, screen)
-        screen.say("checking the ledger against the services' own books")
-        return ChaosResult(
-            plan=plan,
-            outcome=trial.judge(),
-            settled=trial.settled,
-            repaired=trial.repaired,
-            fenced_writes=log.fenced_writes,
-            strikes=dict(strikes.done),
-            fired=tuple(strikes.fired),
-            takeovers=strikes.takeovers.seconds(),
-            seconds=screen.elapsed,
-        )
-
-
-def print_result(result: ChaosResult) -> None:
-    """The numbers of one seed, then its verdicts, then what is wrong."""
-    totals, outcome = result.outcome.report.totals, result.outcome
-    rows = [
-        ("seed", f"{result.plan.seed}, {result.seconds:.1f} s"),
-        ("orders", f"{totals.runs}: {totals.completed} completed, {totals.stopped} stopped"),
-        ("stopped for", _counted(outcome.reasons)),
-        ("calls", f"{totals.calls}, in {totals.attempts} attempts"),
-        ("effects", f"{totals.effects}: {_counted(outcome.effects)}"),
-        ("strikes", _counted(result.strikes)),
-        ("fault points", f"{len(result.fired)} fired"),
-        ("fenced out", f"{result.fenced_writes} late writes, {totals.evidence} filed as evidence"),
-        ("repaired", f"{result.repaired} by a person who looked into the services' books"),
-        *((f"takeover after {how}", told(found)) for how, found in sorted(result.takeovers.items())),
-    ]
-    click.echo()
-    print_table(["what!", "how many"], rows)
-    click.echo()
-    print_report(outcome.report)
-    click.echo()
-    for problem in result.problems:
-        click.echo(f"FAILED: {problem}")
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
+    scale: dict[str, int]
+    data: Path | None
+    err: bool
 
 
 @click.command()
-@click.option("--runs", type=click.IntRange(1, 10_000), default=200, show_default=True, help="Orders a seed.")
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="The first seed; else a new one.")
+@click.option("--runs", type=click.IntRange(1, 100_000), default=500, show_default=True, help="Orders.")
 @click.option(
-    "--seeds", type=click.IntRange(1, 1000), default=1, show_default=True, help="How many, in a row."
+    "--seconds",
+    type=click.FloatRange(5, 86_400),
+    default=120.0,
+    show_default=True,
+    help="For how long orders come and strikes fall; settling and judging come on top.",
 )
-@click.option("--keep", is_flag=True, help="Keep the data folders, and say where they are.")
+@click.option(
+    "--faults", type=Faults(), help=f"Which of {','.join(FAULTS)}; by default all that are possible."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), help="The plan of an earlier chaos; else a new one."
+)
+@click.option(
+    "--data",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    help="Strike the fleet of the `fencepost up` that runs on this folder, and start none.",
+)
+@click.option(
+    "--scale", type=Scale(), multiple=True, metavar="ROLE=N", help="Of a role in its own fleet, e.g. relay=1."
+)
+@click.option("--keep", is_flag=True, help="Keep the data folder; one of a chaos that failed is always kept.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document at the end instead of tables.")
-def chaos(runs: int, seed: int | None, seeds: int, keep: bool, as_json: bool) -> None:
-    """Strike a fleet at random, then every verdict.
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write the report to this file, as Markdown.",
+)
+def chaos(
+    runs: int,
+    seconds: float,
+    faults: tuple[str, ...] | None,
+    seed: int | None,
+    data: Path | None,
+    scale: Sequence[tuple[str, int]],
+    keep: bool,
+    as_json: bool,
+    report: Path | None,
+) -> None:
+    """Strike a live fleet at random, then every verdict.
 
-    For each seed: servers, workers, relays and services in a folder of their own; orders whose services fail
-    in every way they can; kills, freezes, dead hosts, fault points, and servers that go away, all when the
-    seed says. Afterwards every run must end within two minutes, and the ledger and the services' own books
+    Starts servers, workers, relays and services in a folder of its own, behind wires of its own, or strikes
+    the fleet that --data names. While orders come, processes are killed and frozen, hosts die, fault points
+    fire, Redis and Postgres are lost, wires are cut, slow or eat answers, services fail and the clock of the
+    ledger jumps, all when the seed says. Afterwards every run must end, and ledger and services' own books
     are held against the invariants. Exit code 1 if one is violated or not everything settled.
+
+    On a fleet that was found only its processes are struck and its servers lost, its runs are orders under a
+    tenant of their own, and what else is in its ledger is held against the invariants too.
     """
     need_parts("chaos", flower=False)
-    first = new_seed() if seed is None else seed
-    results = []
-    for number in range(first, first + seeds):
-        kept = Path(tempfile.mkdtemp(prefix="fencepost-chaos-")) if keep else None
-        click.echo(f"chaos with seed {number}: {runs} orders" + (f", in {kept}" if kept else ""), err=as_json)
-        try:
-            with interruptible(), data_folder("fencepost-chaos-", kept) as folder:
-                results.append(_run(make_chaos(number, runs), folder, err=as_json))
-        except (LocalServerError, TimeoutError, RuntimeError) as error:
-            raise Unreachable(str(error)) from error
-        if not as_json:
-            print_result(results[-1])
-    failed = [result.plan.seed for result in results if result.problems]
+    wanted = _possible(faults, found=data is not None)
+    if data is not None and scale:
+        raise click.UsageError("--scale is for a fleet that chaos starts, --data names one that runs")
+    if report is not None:
+        _write(report, "")
+    plan = make_chaos(new_seed() if seed is None else seed, runs, seconds, wanted)
+    click.echo(
+        f"chaos with seed {plan.seed}: {runs} orders in {seconds:g} s, {', '.join(wanted)}", err=as_json
+    )
+    asked = _Asked({**SCALE, **dict(scale)}, data, as_json)
+    result, kept = _tried(plan, asked, keep=keep)
+    if report is not None:
+        _write(report, result.to_markdown())
     if as_json:
-        print_json([result.to_json() for result in results])
+        print_json({**result.to_json(), "kept": None if kept is None else str(kept)})
     else:
-        _print_end(results, failed)
-    for number in failed:
-        click.echo(f"the same plan again: fencepost chaos --seed {number} --runs {runs} --keep", err=True)
-    if failed:
+        print_result(result)
+    if kept is not None:
+        look = (
+            f"; look at it with `fencepost up --data {kept}`, then `fencepost show`" if data is None else ""
+        )
+        click.echo(f"kept: {kept}{look}", err=as_json)
+    if result.problems:
+        click.echo(f"the same plan again: {_again(plan, asked)}", err=True)
         click.get_current_context().exit(1)
 
 
-def _print_end(results: list[ChaosResult], failed: list[int]) -> None:
-    for how, found in sorted(merged([dict(result.takeovers) for result in results]).items()):
-        click.echo(f"takeover after {how}, all seeds: {told(found)}")
-    good = len(results) - len(failed)
-    click.echo(f"{good} of {len(results)} seeds: every order settled, every invariant holds.")
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--report: {file} cannot be written: {error.strerror}") from error
+
+
+def _possible(faults: tuple[str, ...] | None, *, found: bool) -> tuple[str, ...]:
+    """The faults to inject. UsageError for one that was asked for and cannot be."""
+    if not found:
+        return FAULTS if faults is None else faults
+    impossible = [fault for fault in faults or () if fault in OWN_ONLY]
+    if impossible:
+        raise UsageError(
+            f"{', '.join(impossible)}: only on a fleet that chaos starts itself, with wires, fault points "
+            "and a clock to move; leave it out of --faults, or leave --data out"
+        )
+    return tuple(fault for fault in faults or FAULTS if fault not in OWN_ONLY)
+
+
+def _again(plan: ChaosPlan, asked: _Asked) -> str:
+    scale = "".join(f" --scale {role}={n}" for role, n in asked.scale.items() if SCALE.get(role) != n)
+    return (
+        f"fencepost chaos --seed {plan.seed} --runs {len(plan.arrivals)} --seconds {plan.seconds:g} "
+        f"--faults {','.join(plan.faults)}{scale}{'' if asked.data is None else f' --data {asked.data}'}"
+    )
+
+
+def _tried(plan: ChaosPlan, asked: _Asked, *, keep: bool) -> tuple[ChaosResult, Path | None]:
+    """The result, and the folder in which everything is kept: if asked, if it failed or broke down."""
+    kept: Path | None = None
+    try:
+        with interruptible(), data_folder("fencepost-chaos-") as folder:
+            try:
+                result = _own(plan, asked, folder) if asked.data is None else _found(plan, asked, folder)
+            except Exception:
+                click.echo(f"kept: {_kept(folder)}", err=True)
+                raise
+            if keep or result.problems:
+                kept = _kept(folder)
+    except (LocalServerError, TimeoutError, RuntimeError) as error:
+        raise Unreachable(str(error)) from error
+    return result, kept
+
+
+def _kept(folder: Path) -> Path:
+    """A folder that stays, with all that is in this one; nothing runs on it any more."""
+    kept = Path(tempfile.mkdtemp(prefix="fencepost-chaos-kept-"))
+    for entry in folder.iterdir():
+        entry.rename(kept / entry.name)
+    return kept
+
+
+def _own(plan: ChaosPlan, asked: _Asked, folder: Path) -> ChaosResult:
+    with ChaosScreen(folder / "chaos.log", err=asked.err) as screen, ExitStack() as stack:
+        log = stack.enter_context(FleetLog(folder / "fleet.log"))
+        fleet = own_fleet(plan, asked.scale, folder, log)
+        stack.callback(fleet.stop)
+        fleet.start(screen.note)
+        fleet.wait_ready()
+        screen.say(f"{len(fleet.pids())} processes are up; {len(plan.strikes)} strikes to come")
+        deadline = timedelta(seconds=plan.seconds + DEADLINE_S)
+        trial = Trial(fleet, screen, tenant=TENANT, deadline=deadline, settle_within_s=SETTLE_WITHIN_S)
+        stack.callback(trial.close)
+        result = _struck(plan, fleet, trial, folder, screen, stack)
+        return replace(result, fenced_writes=log.fenced_writes)
+
+
+def _found(plan: ChaosPlan, asked: _Asked, folder: Path) -> ChaosResult:
+    assert asked.data is not None
+    fleet, stamp = FoundFleet(asked.data.absolute()), f"chaos-{plan.seed}-{secrets.token_hex(4)}"
+    with ChaosScreen(folder / "chaos.log", err=asked.err) as screen, ExitStack() as stack:
+        screen.say(
+            f"{len(fleet.pids())} processes found; {len(plan.strikes)} strikes to come, tenant {stamp}"
+        )
+        deadline = timedelta(seconds=plan.seconds + DEADLINE_S)
+        within = FOUND_SETTLE_WITHIN_S
+        trial = Trial(fleet, screen, tenant=stamp, deadline=deadline, settle_within_s=within)
+        stack.callback(trial.close)
+        return _struck(renamed(plan, stamp), fleet, trial, folder, screen, stack)
+
+
+def _struck(
+    plan: ChaosPlan,
+    fleet: OwnFleet | FoundFleet,
+    trial: Trial,
+    folder: Path,
+    screen: ChaosScreen,
+    stack: ExitStack,
+) -> ChaosResult:
+    strikes = Strikes(fleet, Takeovers(trial.reader), folder, screen.note)
+    stack.callback(strikes.calm)
+    Storm(plan, trial, strikes, screen).run()
+    screen.say("checking the ledger against the services' own books")
+    found = isinstance(fleet, FoundFleet)
+    tolerance = timedelta(seconds=1 + plan.furthest_s)  # the services' clock stays behind while ours jumps
+    books = SandboxBooks(trial.sandbox.book)
+    others = (
+        check(trial.reader.session, books, settled=False, terms=terms(load_app(ORDERS))) if found else None
+    )
+    return ChaosResult(
+        plan=plan,
+        found=found,
+        figures=count(trial.reader, trial.tenant, trial.sandbox.book.effects(), trial.enqueued),
+        outcome=trial.judge(tolerance, alone=not found),
+        others=others,
+        settled=trial.settled,
+        settle_within_s=trial.settle_within_s,
+        repaired=trial.repaired,
+        fenced_writes=None,
+        injected=dict(strikes.done),
+        fired=tuple(strikes.fired),
+        waits=tuple(trial.waits),
+        takeovers=strikes.takeovers.seconds(),
+        in_calm=strikes.takeovers.seconds(calm=True),
+        seconds=screen.elapsed,
+    )
+
+
+def renamed(plan: ChaosPlan, stamp: str) -> ChaosPlan:
+    """The same plan with names of its own for everything that services share with others' runs."""
+    names = {plan.poor: f"{stamp}-{plan.poor}", plan.scarce[0]: f"{stamp}-{plan.scarce[0]}"}
+
+    def renamed_order(order: Order) -> Order:
+        given = {
+            name: names.get(value, value) if isinstance(value, str) else value
+            for name, value in order.input.items()
+        }
+        named = f"{stamp}.{order.id}"
+        return Order(named, {**given, "order_id": named})
+
+    return replace(
+        plan,
+        arrivals=tuple((at, renamed_order(order)) for at, order in plan.arrivals),
+        poor=names[plan.poor],
+        scarce=(names[plan.scarce[0]], plan.scarce[1]),
+    )

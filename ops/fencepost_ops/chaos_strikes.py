@@ -1,27 +1,39 @@
-"""Strikes on a live fleet: kills, freezes, deaths of hosts, armed fault points, servers that go away."""
+"""Strikes on a live fleet: kills, freezes, deaths of hosts, fault points, lost servers, weather, clocks.
+
+No strike waits for what it needs: one that finds nobody to strike, or its wire foul already, is tried again.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-import redis
+import psycopg
 
 from fencepost.testing import FAULTS, arm_by_file
-from fencepost_ops.chaos_plan import PRODUCER, SCALE, Arm, Doze, HostDeath, Strike, Weather
-from fencepost_ops.chaos_takeovers import Struck, Takeovers, now
+from fencepost_ops.chaos_plan import (
+    PRODUCER,
+    Arm,
+    Doze,
+    Foul,
+    HostDeath,
+    Jump,
+    Loss,
+    Strike,
+    fault_of,
+)
+from fencepost_ops.chaos_takeovers import Takeovers
 from fencepost_ops.demo_plan import Kill
-from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_ops.fleet import ROLES
+from fencepost_ops.weather import Proxy
 
-PATIENCE_S: Final = 1.5  # how long to wait until a process of the role has something in hand
-LOOK_EVERY_S: Final = 0.02
-AWAY_S: Final = 0.5  # how long a killed server stays away
 PAUSED_S: Final = 4.0  # how long a process sleeps that was paused by a fault point: longer than its takeover
 
 _BUSY: Final = """
@@ -30,157 +42,229 @@ WHERE w.role = %s AND w.ended_at IS NULL GROUP BY w.pid ORDER BY count(*) DESC, 
 """
 
 
-def fault_files(folder: Path, scale: dict[str, int]) -> dict[str, dict[str, str]]:
-    """By process name, the environment by which it is armed: it follows the file `faults.ROLE`."""
-    fleet = Fleet(FleetOptions(scale=scale))
-    return {
-        name: {"FENCEPOST_FAULT_FOLLOW": str(folder / f"faults.{role}")}
-        for role in SCALE
-        for name in fleet.names(role)
-    }
+class Struck(Protocol):
+    """A fleet that can be struck."""
+
+    @property
+    def wires(self) -> Mapping[str, Proxy]:
+        """The wires its processes go through; none where they go straight."""
+        ...
+
+    def pids(self, role: str | None = None) -> dict[str, int]:
+        """Its processes by name, those of a role or all."""
+        ...
+
+    def lose(self, fault: str) -> None:
+        """Wipe Redis or kill a server, and return when it is there again."""
+        ...
+
+    def move_clock(self, ahead_s: float) -> None:
+        """Put the ledger's clock ahead of the machine's."""
+        ...
 
 
 @dataclass(slots=True)
-class _Asleep:
-    name: str
-    pids: tuple[int, ...]
+class _Passing:
+    """What is over after a while, and how."""
+
+    what: str
     until: float
-    struck: int | None  # its place among what is measured
+    undo: Callable[[], object]
+    pids: tuple[int, ...] = ()
 
 
 @dataclass(slots=True)
 class Strikes:
-    """Strikes a fleet; `look` wakes who has slept long enough, `say` is told of everything."""
+    """Strikes a fleet; `look` ends what has lasted long enough, `say` is told of everything."""
 
-    fleet: Fleet
+    fleet: Struck
     takeovers: Takeovers
     folder: Path
     say: Callable[[str], object]
-    done: dict[str, int] = field(default_factory=dict)
-    _asleep: list[_Asleep] = field(default_factory=list)
+    done: Counter[str] = field(default_factory=Counter)
+    paused: int = 0
+    _passing: list[_Passing] = field(default_factory=list)
     _armed: dict[str, list[str]] = field(default_factory=dict)
 
-    def strike(self, one: Strike) -> None:
-        """Do it, and return when it is done; sleepers sleep on."""
+    def strike(self, one: Strike, *, patient: bool = False) -> bool:
+        """Do it; False if it cannot be done now. `patient`: rather wait for a process with work in hand."""
         if isinstance(one, Arm):
-            self._arm(one)
-        elif isinstance(one, Weather):
-            self._weather(one.server)
+            done = self._arm(one)
+        elif isinstance(one, Loss):
+            done = self._lose(one)
+        elif isinstance(one, Foul):
+            done = self._foul(one)
+        elif isinstance(one, Jump):
+            done = self._jump(one)
         else:
-            self._hit(one)
+            done = self._hit(one, patient=patient)
+        if done:
+            self.done[fault_of(one)] += 1
+        return done
 
     def look(self) -> bool:
-        """Wake who has slept long enough, whoever sent them to sleep; whether nobody sleeps."""
-        known = {pid for one in self._asleep for pid in one.pids}
+        """End what has lasted long enough, wake who was paused by a fault point; whether nothing lasts."""
+        known = {pid for one in self._passing for pid in one.pids}
         for name, pid in self.fleet.pids().items():
             if pid not in known and stopped(pid):
-                self._asleep.append(_Asleep(name, (pid,), time.monotonic() + PAUSED_S, None))
-                self._count("paused")
-        for one in list(self._asleep):
+                self.paused += 1
+                self._last(f"a pause of {name}", PAUSED_S, lambda pid=pid: wake((pid,)), (pid,))  # type: ignore[misc]
+        for one in list(self._passing):
             if time.monotonic() >= one.until:
-                self._wake(one)
-        return not self._asleep
+                self._end(one)
+        return not self._passing
 
     def calm(self) -> None:
-        """Disarm everything, wake everybody, start what is down."""
-        for role in SCALE:
+        """Disarm everything and end whatever lasts."""
+        for role in ROLES:
             (self.folder / f"faults.{role}").unlink(missing_ok=True)
         FAULTS.disarm()
-        for one in list(self._asleep):
-            self._wake(one)
-        self.fleet.mend()
+        for one in list(self._passing):
+            with suppress(psycopg.Error, ProcessLookupError):  # a server that has ended for good
+                self._end(one)
 
-    def _hit(self, one: Kill | Doze | HostDeath) -> None:
-        found = self._victim(one.role)
+    def _last(self, what: str, for_s: float, undo: Callable[[], object], pids: tuple[int, ...] = ()) -> None:
+        self._passing.append(_Passing(what, time.monotonic() + for_s, undo, pids))
+
+    def _end(self, one: _Passing) -> None:
+        self._passing.remove(one)
+        one.undo()
+        self.say(f"over: {one.what}")
+
+    def _lasts(self, what: str) -> bool:
+        return any(one.what == what for one in self._passing)
+
+    def _hit(self, one: Kill | Doze | HostDeath, *, patient: bool) -> bool:
+        found = self._victim(one.role, patient=patient)
         if found is None:
-            self.say(f"no {one.role} was awake to be struck")
-            return
+            return False
         name, pid = found
+        fault, dozes = fault_of(one), isinstance(one, Doze)
         host = isinstance(one, HostDeath) or (isinstance(one, Doze) and one.host)
         pids = (*children(pid), pid) if host else (pid,)
         held = self.takeovers.held(pid)
-        how = "host death" if host else "freeze" if isinstance(one, Doze) else "kill"
-        number = signal.SIGSTOP if isinstance(one, Doze) else signal.SIGKILL
-        self.takeovers.struck.append(Struck(how, now(), held))
-        for each in pids:
-            with suppress(ProcessLookupError):
-                os.kill(each, number)
+        signalled = [each for each in pids if _signalled(each, signal.SIGSTOP if dozes else signal.SIGKILL)]
+        if pid not in signalled:
+            return False  # it had just died of something else
+        place = self.takeovers.struck(fault, held)
+        with_pulse = " and its pulse" if host else ""
+        self.say(f"{fault}: {name} (pid {pid}){with_pulse}, with {len(held)} items in hand")
         if isinstance(one, Doze):
-            place = len(self.takeovers.struck) - 1
-            self._asleep.append(_Asleep(name, pids, time.monotonic() + one.for_s, place))
-        done = "froze" if isinstance(one, Doze) else "killed"
-        self._count(("host " if host else "") + ("freezes" if isinstance(one, Doze) else "kills"))
-        self.say(
-            f"{done} {name} (pid {pid}){' and its pulse' if host else ''}, with {len(held)} items in hand"
-        )
 
-    def _victim(self, role: str) -> tuple[str, int] | None:
-        """An awake process of the role, the busiest; some other once nothing has been in hand for a while."""
-        until = time.monotonic() + PATIENCE_S
-        while True:
-            sleeping = {pid for one in self._asleep for pid in one.pids}
-            awake = {pid: name for name, pid in self.fleet.pids(role).items() if pid not in sleeping}
-            busy = [pid for (pid,) in self.takeovers.reader.execute(_BUSY, [role]) if pid in awake]
-            if busy:
-                return awake[busy[0]], busy[0]
-            if role == "relay" or time.monotonic() > until:
-                return next(((awake[pid], pid) for pid in sorted(awake)), None)
-            self.look()
-            time.sleep(LOOK_EVERY_S)
+            def woken() -> None:
+                self.takeovers.woken(place)
+                wake(pids)
 
-    def _arm(self, one: Arm) -> None:
+            self._last(f"a freeze of {name}", one.for_s, woken, pids)
+        return True
+
+    def _victim(self, role: str, *, patient: bool) -> tuple[str, int] | None:
+        """An awake process of the role, the busiest; without `patient` or of the relay any."""
+        sleeping = {pid for one in self._passing for pid in one.pids}
+        awake = {pid: name for name, pid in self.fleet.pids(role).items() if pid not in sleeping}
+        busy = [pid for (pid,) in self.takeovers.reader.execute(_BUSY, [role]) if pid in awake]
+        if busy:
+            return awake[busy[0]], busy[0]
+        if patient and role != "relay":
+            return None
+        return next(((awake[pid], pid) for pid in sorted(awake)), None)
+
+    def _arm(self, one: Arm) -> bool:
         if one.role == PRODUCER:
             FAULTS.arm(one.spec)
         else:
-            # What has not fired yet stays armed.
-            armed = self._armed.setdefault(one.role, [])
-            armed.append(one.spec)
+            # What has not fired yet stays armed, and what has fired may fire again.
             once = self.folder / "once" / one.role
-            arm_by_file(self.folder / f"faults.{one.role}", ",".join(armed), once)
-        self._count("armed")
-        self.say(f"armed {one.spec} in every {one.role}")
+            rounds = len(list(once.glob("*"))) if once.exists() else 0
+            fired = {path.name for path in once.glob(f"{rounds}/*")}
+            left = [spec for spec in self._armed.get(one.role, []) if _marker(spec) not in fired]
+            self._armed[one.role] = list(dict.fromkeys([*left, one.spec]))
+            spec = ",".join(self._armed[one.role])
+            arm_by_file(self.folder / f"faults.{one.role}", spec, once / str(rounds + 1))
+        self.say(f"fault-point: {one.spec} armed in every {one.role}")
+        return True
 
     @property
     def fired(self) -> list[str]:
-        """The faults that have struck by now, in the fleet's processes."""
-        return sorted(f"{path.parent.name}: {path.name}" for path in self.folder.glob("once/*/*.*.1"))
+        """The fault points that have struck by now, in the fleet's processes."""
+        return sorted(
+            f"{path.parent.parent.name}: {path.name}" for path in self.folder.glob("once/*/*/*.*.1")
+        )
 
-    def _weather(self, server: str) -> None:
-        self._count("weather")
-        self.takeovers.outages.append(now())
-        if server == "flush":
-            with redis.Redis.from_url(self.fleet.valkey.url()) as client:
-                client.flushall()
-            self.say("wiped Redis")
-            return
-        down = {"valkey": self._kill_valkey, "postgres": self._kill_postgres, "sandbox": self._kill_sandbox}
-        down[server]()
-        time.sleep(AWAY_S)
-        self.say(f"took down and started again: {', '.join(self.fleet.mend())}")
-        self.takeovers.outages.append(now())
+    def _lose(self, one: Loss) -> bool:
+        with self.takeovers.outage():
+            self.fleet.lose(one.fault)
+        self.say(f"{one.fault}: done, and back")
+        return True
 
-    def _kill_valkey(self) -> None:
-        os.kill(self.fleet.valkey.pid, signal.SIGKILL)
+    def _foul(self, one: Foul) -> bool:
+        what = f"foul weather between the fleet and {one.wire}"
+        if self._lasts(what):
+            return False
+        wire, over = self.fleet.wires[one.wire], self.takeovers.begin_outage()
+        begin(wire, one)
 
-    def _kill_postgres(self) -> None:
-        os.kill(self.fleet.postgres.pid, signal.SIGQUIT)
+        def clear() -> None:
+            if one.fault == "drop-response":
+                wire.swallowing = False
+                wire.reset()  # an answer that was lost stays lost, and what comes after it belongs to nobody
+            wire.clear()
+            over()
 
-    def _kill_sandbox(self) -> None:
-        assert self.fleet.sandbox is not None  # chaos has one
-        self.fleet.sandbox.kill()
+        self._last(what, one.for_s, clear)
+        self.say(f"{one.fault}: between the fleet and {one.wire}, for {one.for_s:.1f} s{_how(one)}")
+        return True
 
-    def _wake(self, one: _Asleep) -> None:
-        self._asleep.remove(one)
-        if one.struck is not None:
-            before = self.takeovers.struck[one.struck]
-            self.takeovers.struck[one.struck] = replace(before, until=now())
-        for pid in one.pids:
-            if stopped(pid):
-                os.kill(pid, signal.SIGCONT)
-        self.say(f"woke {one.name}")
+    def _jump(self, one: Jump) -> bool:
+        what = "a clock that is ahead"
+        if self._lasts(what):
+            return False
+        self.fleet.move_clock(one.ahead_s)
+        self._last(what, one.for_s, lambda: self.fleet.move_clock(0))
+        self.say(f"clock: {one.ahead_s:g} s ahead, set back after {one.for_s:.1f} s")
+        return True
 
-    def _count(self, what: str) -> None:
-        self.done[what] = self.done.get(what, 0) + 1
+
+def begin(wire: Proxy, one: Foul) -> None:
+    """Have a wire meet this weather."""
+    if one.fault == "slow":
+        wire.latency_s = one.latency_s
+    elif one.fault == "drop-response":
+        wire.swallowing = True
+    elif one.silent:
+        wire.hanging = True
+        wire.black_hole()
+    else:
+        wire.refusing = True
+        wire.reset()
+
+
+def _how(one: Foul) -> str:
+    if one.fault == "slow":
+        return f", {one.latency_s * 1000:.0f} ms each way"
+    if one.fault == "partition":
+        return ", in silence" if one.silent else ", connections are cut"
+    return ""
+
+
+def _marker(spec: str) -> str:
+    """The name of the file by which a fault point says that it has fired, at its first passage."""
+    point, _, action = spec.partition("=")
+    return f"{point}.{action}.1"
+
+
+def _signalled(pid: int, number: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+        return True
+    return False
+
+
+def wake(pids: Iterable[int]) -> None:
+    """SIGCONT to those that are stopped."""
+    for pid in pids:
+        if stopped(pid):
+            _signalled(pid, signal.SIGCONT)
 
 
 def _stat(pid: int) -> list[str]:

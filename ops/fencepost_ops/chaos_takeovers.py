@@ -1,88 +1,158 @@
-"""How long it took until somebody else went on with what a struck process held."""
+"""How long it took until somebody else went on with what a struck process held.
+
+Measured by this process's own clock, from the strike to the look that finds the work claimed again: the
+ledger's clock may be moved meanwhile. Looks come about ten times a second; it is said rather too long.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import UUID
 
 from fencepost_ops.trial import Reader
 
 _HELD: Final = """
-SELECT o.run, CASE WHEN o.kind = 'call' THEN o.subject END, o.fence
-FROM fencepost.outbox o JOIN fencepost.workers w ON w.token = o.worker
+SELECT r.id, CASE WHEN o.kind = 'call' THEN o.subject END, o.fence, r.seq
+FROM fencepost.outbox o
+JOIN fencepost.workers w ON w.token = o.worker
+JOIN fencepost.runs r ON r.tenant = o.tenant AND r.id = o.run
 WHERE w.pid = %s AND w.ended_at IS NULL
 """
-# The first claim above the held fence, unless the holder itself recorded something after it was struck.
-_TAKEN: Final = """
-SELECT min(e.recorded_at) FILTER (WHERE e.type = 'LeaseAcquired' AND e.fence > %(fence)s),
-       count(*) FILTER (WHERE e.fence = %(fence)s AND e.type <> 'EvidenceFiled')
-FROM fencepost.events e
-WHERE e.run = %(run)s AND e.call IS NOT DISTINCT FROM %(call)s AND e.recorded_at > %(at)s
+# Whether it has been claimed above the held fence, and whether its holder recorded something after all.
+_SINCE: Final = """
+SELECT h.place, coalesce(bool_or(e.type = 'LeaseAcquired' AND e.fence > h.fence), false),
+       coalesce(bool_or(e.fence = h.fence AND e.type <> 'EvidenceFiled'), false)
+FROM unnest(%s::int[], %s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[]) AS h (place, run, call, fence, seq)
+JOIN fencepost.events e ON e.run = h.run AND e.seq > h.seq AND e.call IS NOT DISTINCT FROM h.call
+GROUP BY h.place
 """
-CALM_S: Final = 5.0
-"""Strikes so near to an outage of a server are not counted: they would measure the outage."""
+FORGOTTEN_S: Final = 60.0
+"""What nobody has claimed by then has ended in another way: its run's deadline was reached, for instance."""
+BESIDE_S: Final = 1.0
+"""For so long after an outage takeovers are still said to have been beside one."""
+
+Held = tuple[UUID, UUID | None, int, int]
+"""A run, one of its calls (None: the run itself), the fence held, and how long the run's history was."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    strike: int
+    fault: str
+    at: float
+    item: Held
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
-    """What a process held when it was struck: run, call (None: the run itself) and fence of each."""
+class Takeover:
+    """Something was claimed again so many seconds after the strike; `calm`: beside no outage or weather."""
 
-    how: str
-    at: datetime
-    held: tuple[tuple[UUID, UUID | None, int], ...]
-    until: datetime | None = None  # when it was woken
+    fault: str
+    seconds: float
+    calm: bool
 
 
 @dataclass(slots=True)
 class Takeovers:
-    """Collects strikes and outages; `seconds` says, by kind of strike, how long takeovers took."""
+    """Follows what struck processes held; `look` must be called again and again."""
 
     reader: Reader
-    struck: list[Struck] = field(default_factory=list)
-    outages: list[datetime] = field(default_factory=list)
+    clock: Callable[[], float] = time.monotonic
+    found: list[Takeover] = field(default_factory=list)
+    _waiting: list[_Waiting] = field(default_factory=list)
+    _strikes: int = 0
+    _outages: list[tuple[float, float | None]] = field(default_factory=list)
 
-    def held(self, pid: int) -> tuple[tuple[UUID, UUID | None, int], ...]:
+    def held(self, pid: int) -> tuple[Held, ...]:
         """What the process of this pid holds now."""
         return tuple(self.reader.execute(_HELD, [pid]).fetchall())
 
-    def seconds(self) -> dict[str, list[float]]:
-        """Seconds from each strike to the next claim of what was held."""
+    def struck(self, fault: str, held: Sequence[Held]) -> int:
+        """A process that held this has just been struck; a name for the strike."""
+        self._strikes += 1
+        self._waiting += [_Waiting(self._strikes, fault, self.clock(), item) for item in held]
+        return self._strikes
+
+    def woken(self, strike: int) -> None:
+        """Whom it struck goes on: what was not taken over by now need not be."""
+        self.look()
+        self._waiting = [one for one in self._waiting if one.strike != strike]
+
+    def begin_outage(self) -> Callable[[], None]:
+        """Weather or an outage begins now; it ends when the answer is called."""
+        place = len(self._outages)
+        self._outages.append((self.clock(), None))
+
+        def over() -> None:
+            self._outages[place] = (self._outages[place][0], self.clock())
+
+        return over
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """An outage lasts as long as this block."""
+        over = self.begin_outage()
+        try:
+            yield
+        finally:
+            over()
+
+    def look(self) -> None:
+        """Note what has been claimed again."""
+        if not self._waiting:
+            return
+        places = list(range(len(self._waiting)))
+        columns = [list(column) for column in zip(*(one.item for one in self._waiting), strict=True)]
+        rows: list[Any] = self.reader.execute(_SINCE, [places, *columns]).fetchall()
+        now, over = self.clock(), set()
+        for place, taken, recorded in rows:
+            one = self._waiting[place]
+            if taken and not recorded:
+                self.found.append(Takeover(one.fault, now - one.at, self._calm(one.at, now)))
+            if taken or recorded:
+                over.add(place)
+        self._waiting = [
+            one for n, one in enumerate(self._waiting) if n not in over and now - one.at < FORGOTTEN_S
+        ]
+
+    def _calm(self, since: float, until: float) -> bool:
+        """Whether no outage touched this time."""
+        return not any(
+            began <= until and (ended is None or ended + BESIDE_S >= since) for began, ended in self._outages
+        )
+
+    def seconds(self, *, calm: bool = False) -> dict[str, list[float]]:
+        """Seconds of the takeovers by fault; `calm`: of those beside no outage."""
         found: dict[str, list[float]] = {}
-        for one in self.struck:
-            if any(abs((outage - one.at).total_seconds()) < CALM_S for outage in self.outages):
-                continue
-            found.setdefault(one.how, []).extend(self._of(one))
+        for one in self.found:
+            if one.calm or not calm:
+                found.setdefault(one.fault, []).append(one.seconds)
         return found
 
-    def _of(self, one: Struck) -> list[float]:
-        waited = []
-        for run, call, fence in one.held:
-            values: Any = {"run": run, "call": call, "fence": fence, "at": one.at}
-            row = self.reader.execute(_TAKEN, values).fetchone()
-            taken, recorded = row if row is not None else (None, 0)
-            # Whoever was woken first did not need to be taken over.
-            if taken is not None and not recorded and (one.until is None or taken < one.until):
-                waited.append((taken - one.at).total_seconds())
-        return waited
+
+def at(part: float, seconds: Sequence[float]) -> float | None:
+    """The value below which that part of them lies (0.5: the median, 1: the most); None for none."""
+    ordered = sorted(seconds)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))] if ordered else None
 
 
-def now() -> datetime:
-    """This machine's time, which is the ledger's too: its clock is not movable here."""
-    return datetime.now(UTC)
+def spread(seconds: Sequence[float]) -> dict[str, float | int | None]:
+    """Count, median, 99th percentile and most, in seconds."""
+
+    def rounded(part: float) -> float | None:
+        found = at(part, seconds)
+        return None if found is None else round(found, 3)
+
+    return {"count": len(seconds), "p50": rounded(0.5), "p99": rounded(0.99), "max": rounded(1.0)}
 
 
 def told(seconds: Sequence[float]) -> str:
-    """The median and the most, with how many there were."""
+    """The same in words."""
     if not seconds:
         return "none"
-    ordered = sorted(seconds)
-    return f"p50 {ordered[len(ordered) // 2]:.1f} s, max {ordered[-1]:.1f} s, of {len(ordered)}"
-
-
-def merged(every: Sequence[dict[str, list[float]]]) -> dict[str, list[float]]:
-    """The seconds of several trials together."""
-    names = dict.fromkeys(name for one in every for name in one)
-    return {name: [s for one in every for s in one.get(name, [])] for name in names}
+    p50, p99, most = (at(part, seconds) for part in (0.5, 0.99, 1.0))
+    return f"p50 {p50:.1f} s, p99 {p99:.1f} s, max {most:.1f} s, of {len(seconds)}"

@@ -13,22 +13,22 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import psycopg
 
-from fencepost import Client
+from fencepost import Client, Enqueued
 from fencepost.app import load_app
 from fencepost.commands import LEAVE, OFFSET
 from fencepost.errors import FaultInjected, FencepostError, Unreachable
 from fencepost.ledger.abandoned import abandoned
 from fencepost.runrequest import RunRequest
 from fencepost_ops.check import terms
-from fencepost_ops.checker import Report, SandboxBooks, check
+from fencepost_ops.checker import TOLERANCE, Report, SandboxBooks, check
+from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.demo_plan import TENANT, Order
-from fencepost_ops.demo_screen import Screen
-from fencepost_ops.fleet import ORDERS, Fleet
+from fencepost_ops.fleet import ORDERS
 from fencepost_ops.local import TemporaryFolder
 from fencepost_ops.sandbox.process import SandboxProcess
 
@@ -37,20 +37,65 @@ SETTLE_WITHIN_S: Final = 120.0  # after the last order and the last strike; on t
 LOOK_EVERY_S: Final = 0.1
 _AWAY_FOR_S: Final = 60.0  # how long Postgres may take to come back
 
-_ENDED: Final = "SELECT count(*) FROM fencepost.runs WHERE status IN ('COMPLETED', 'STOPPED')"
-_OUTBOX: Final = "SELECT count(*) FROM fencepost.outbox"
-_REASONS: Final = "SELECT stop_reason, count(*) FROM fencepost.runs WHERE status = 'STOPPED' GROUP BY 1"
-_TO_REPAIR: Final = "SELECT id, operation FROM fencepost.calls WHERE state = 'NEEDS_REPAIR'"
+_ENDED: Final = """
+SELECT id FROM fencepost.runs WHERE tenant = %s AND id = ANY(%s) AND status IN ('COMPLETED', 'STOPPED')
+"""
+_OUTBOX: Final = "SELECT count(*) FROM fencepost.outbox WHERE tenant = %s"
+_REASONS: Final = """
+SELECT stop_reason, count(*) FROM fencepost.runs WHERE tenant = %s AND status = 'STOPPED' GROUP BY 1
+"""
+_TO_REPAIR: Final = "SELECT id, operation FROM fencepost.calls WHERE tenant = %s AND state = 'NEEDS_REPAIR'"
+
+
+class _Redis(Protocol):
+    def url(self) -> str:
+        """Where it is."""
+        ...
+
+
+class Ground(Protocol):
+    """The fleet of a trial, as far as a trial needs it: one of our own, or one that was found."""
+
+    @property
+    def database(self) -> LedgerDatabase:
+        """Where the ledger is."""
+        ...
+
+    @property
+    def valkey(self) -> _Redis:
+        """Where Redis is."""
+        ...
+
+    @property
+    def sandbox(self) -> SandboxProcess | None:
+        """The example services."""
+        ...
+
+    def connect(self, role: str) -> psycopg.Connection[Any]:
+        """A session in the ledger, autocommit."""
+        ...
+
+
+class Shown(Protocol):
+    """Where a trial says how far it is."""
+
+    def say(self, text: str) -> None:
+        """One line about what happens."""
+        ...
+
+    def ended(self, count: int) -> None:
+        """So many orders have ended by now."""
+        ...
 
 
 class Reader:
     """A reader's session that outlives its Postgres."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Ground) -> None:
         self._fleet = fleet
         self._session: psycopg.Connection[Any] | None = None
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+    def execute(self, statement: str, values: Sequence[Any] | Mapping[str, Any] = ()) -> psycopg.Cursor[Any]:
         """The answer, asked again while Postgres is away, for a minute at most."""
         until = time.monotonic() + _AWAY_FOR_S
         while True:
@@ -87,15 +132,34 @@ class Outcome:
 
 
 class Trial:
-    """One trial on a fleet that is up; `look` is called while it rests, and says whether all is calm."""
+    """One trial on a fleet that is up; `look` is called while it rests, and says whether all is calm.
 
-    def __init__(self, fleet: Fleet, screen: Screen, look: Callable[[], bool] = lambda: True) -> None:
+    Its runs are those of a tenant, of which nobody else enqueues any meanwhile. `waits` are seconds from an
+    order's enqueueing to the look that found its run ended.
+    """
+
+    def __init__(
+        self,
+        fleet: Ground,
+        screen: Shown,
+        look: Callable[[], bool] = lambda: True,
+        *,
+        tenant: str = TENANT,
+        deadline: timedelta = DEADLINE,
+        settle_within_s: float = SETTLE_WITHIN_S,
+    ) -> None:
         self.fleet = fleet
         self.reader = Reader(fleet)
         self.enqueued = 0
         self.repaired = 0
         self.settled = False
         self.look_on = look
+        self.tenant = tenant
+        self.waits: list[float] = []
+        self.runs: list[UUID] = []
+        self._deadline = deadline
+        self.settle_within_s = settle_within_s
+        self._open: dict[UUID, float] = {}
         self._screen = screen
         self._client = Client(fleet.database.dsns["producer"], fleet.valkey.url())
 
@@ -105,6 +169,11 @@ class Trial:
         assert self.fleet.sandbox is not None
         return self.fleet.sandbox
 
+    @property
+    def ended(self) -> int:
+        """How many runs have ended, as of the last look."""
+        return len(self.runs) - len(self._open)
+
     def seed(self, poor: str, scarce: tuple[str, int]) -> None:
         """An account that cannot pay, and goods of which there are too few."""
         self.sandbox.seed_account(poor, 0)
@@ -112,15 +181,20 @@ class Trial:
 
     def enqueue(self, orders: Sequence[Order]) -> None:
         """Send orders, again until they are taken: the same request again is the same run."""
-        until = time.monotonic() + _AWAY_FOR_S
+        began = time.monotonic()
         while True:
             try:
-                self._client.enqueue_many(request_of(order) for order in orders)
+                sent = self._client.enqueue_many(
+                    request_of(order, self.tenant, self._deadline) for order in orders
+                )
             except (FaultInjected, Unreachable):
-                if time.monotonic() > until:
+                if time.monotonic() > began + _AWAY_FOR_S:
                     raise
                 time.sleep(LOOK_EVERY_S)
             else:
+                taken = [one.run_id for one in sent if isinstance(one, Enqueued)]
+                self.runs += taken
+                self._open |= dict.fromkeys(taken, began)
                 self.enqueued += len(orders)
                 return
 
@@ -134,13 +208,16 @@ class Trial:
     def look(self) -> bool:
         """Show how far it is; whether everything has ended, nobody sleeps and the outbox is empty."""
         calm = self.look_on()
-        ended = self._count(_ENDED)
-        self._screen.ended(ended)
-        return ended == self.enqueued and calm and self._count(_OUTBOX) == 0
+        if self._open:
+            ended = self.reader.execute(_ENDED, [self.tenant, list(self._open)]).fetchall()
+            now = time.monotonic()
+            self.waits += [now - self._open.pop(run) for (run,) in ended]
+        self._screen.ended(self.ended)
+        return self.ended == self.enqueued and calm and self._left() == 0
 
     def settle(self) -> None:
-        """Wait until everything is settled, for `SETTLE_WITHIN_S` at most, and be the person it takes."""
-        until = time.monotonic() + SETTLE_WITHIN_S
+        """Wait until everything is settled, for `settle_within_s` at most, and be the person it takes."""
+        until = time.monotonic() + self.settle_within_s
         while not self.settled and time.monotonic() < until:
             calm, waited = self.look(), self._repair()
             self.settled = calm and not waited
@@ -148,15 +225,24 @@ class Trial:
         self.rest(1.0)  # whoever was frozen may still bring what it holds
         self.settled = self.settled and self.look()
 
-    def judge(self) -> Outcome:
-        """Hold ledger and books against the invariants, and count."""
+    def judge(self, tolerance: timedelta = TOLERANCE, *, alone: bool = True) -> Outcome:
+        """Hold ledger and books against the invariants, and count.
+
+        `alone`: the ledger is this trial's, all of which must be settled; else only its own runs are judged.
+        `tolerance`: how far the services' clock may be behind the ledger's.
+        """
         report = check(
-            self.reader.session, SandboxBooks(self.sandbox.book), settled=True, terms=terms(load_app(ORDERS))
+            self.reader.session,
+            SandboxBooks(self.sandbox.book),
+            settled=True,
+            terms=terms(load_app(ORDERS)),
+            runs=None if alone else self.runs,
+            tolerance=tolerance,
         )
         effects: dict[str, int] = {}
         for effect in self.sandbox.book.effects():
             effects[effect.kind] = effects.get(effect.kind, 0) + 1
-        reasons = dict(self.reader.execute(_REASONS).fetchall())
+        reasons = dict(self.reader.execute(_REASONS, [self.tenant]).fetchall())
         return Outcome(report, reasons, effects, dict(self.sandbox.get("/faults")["fired"]))
 
     def close(self) -> None:
@@ -166,12 +252,12 @@ class Trial:
 
     def _repair(self) -> int:
         """Be the person: look into the service's own book, ask again for what was not offset; how many."""
-        calls = self.reader.execute(_TO_REPAIR).fetchall()
+        calls = self.reader.execute(_TO_REPAIR, [self.tenant]).fetchall()
         for call, key in calls:
             found = self.sandbox.book.effects(key=key)
             decision, receipt = ("SUCCEEDED", found[0].id) if found else ("FAILED", None)
             self._decide(call, decision, "looked into the service's own book", receipt)
-        left = abandoned(self.reader.session)
+        left = abandoned(self.reader.session, tenant=self.tenant)
         for effect in left:
             if effect.again:
                 self._decide(effect.call, OFFSET, "its run was to offset it", None)
@@ -189,20 +275,20 @@ class Trial:
             self.repaired += 1
             self._screen.say(f"call {call} waited for a person, who {why}: {decision}")
 
-    def _count(self, statement: str) -> int:
-        row = self.reader.execute(statement).fetchone()
+    def _left(self) -> int:
+        row = self.reader.execute(_OUTBOX, [self.tenant]).fetchone()
         return int(row[0]) if row is not None else 0
 
 
-def request_of(order: Order) -> RunRequest:
+def request_of(order: Order, tenant: str = TENANT, deadline: timedelta = DEADLINE) -> RunRequest:
     """The run that an order is."""
     return RunRequest(
         planner="fulfil",
         input=dict(order.input),
         run_key=order.id,
-        tenant=TENANT,
+        tenant=tenant,
         principal="svc:checkout",
-        deadline=DEADLINE,
+        deadline=deadline,
     )
 
 

@@ -1,53 +1,71 @@
-"""What chaos says of a seed: nothing that went wrong is left out, and nothing else is called a problem."""
+"""What chaos says of itself: nothing that went wrong is left out, and nothing else is called a problem."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from fencepost_ops.chaos import ChaosResult, print_result
+from fencepost_ops.chaos_figures import Figures, Unknowns
 from fencepost_ops.chaos_plan import make_chaos
+from fencepost_ops.chaos_result import ChaosResult, print_result
 from fencepost_ops.checker import PROMISES, Report, Totals, Verdict, Violation
 from fencepost_ops.trial import Outcome
 
 TOTALS = Totals(runs=3, completed=2, stopped=1, calls=8, attempts=9, events=90, evidence=1, effects=8)
+FIGURES = Figures(3, 2, 1, 8, 9, 8, duplicates=0, lost=0, unknowns=Unknowns(4, 5, 3, 1, 0))
+PLAN = make_chaos(7, 3, 30, ["kill", "freeze"])
+GOOD = Report(tuple(Verdict(name, 1) for name in PROMISES), TOTALS)
+BROKEN = Report((Verdict("I1", 3, (Violation("2 effects of one intent"),)),), TOTALS)
 
 
-def result(report: Report | None = None, **changes: Any) -> ChaosResult:
-    held = report or Report(tuple(Verdict(name, 1) for name in PROMISES), TOTALS)
+def result(report: Report = GOOD, **changes: Any) -> ChaosResult:
     base: dict[str, Any] = {
-        "plan": make_chaos(7, 3),
-        "outcome": Outcome(held, {"tool_failed": 1}, {"debit": 8}, {"delay_before": 1}),
+        "plan": PLAN,
+        "found": False,
+        "figures": FIGURES,
+        "outcome": Outcome(report, {"tool_failed": 1}, {"debit": 8}, {"delay_before": 1}),
+        "others": None,
         "settled": True,
-        "repaired": 0,
+        "settle_within_s": 180.0,
+        "repaired": 1,
         "fenced_writes": 2,
-        "strikes": {"kills": 10},
+        "injected": PLAN.counts,
         "fired": ("planner: planner.after_claim.crash.1",),
+        "waits": (0.5, 1.5, 2.5),
         "takeovers": {"kill": [0.25, 0.5]},
-        "seconds": 12.34,
+        "in_calm": {"kill": [0.25]},
+        "seconds": 42.34,
     }
     return ChaosResult(**base | changes)
 
 
-BROKEN = Report((Verdict("I1", 3, (Violation("2 effects of one intent"),)),), TOTALS)
-
-
-def test_a_good_seed_has_no_problems_and_says_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_good_chaos_has_no_problems_and_says_its_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     print_result(result())
     said = capsys.readouterr().out
     assert "FAILED" not in said
-    assert "p50 0.5 s, max 0.5 s, of 2" in said
+    assert "p50 0.5 s, p99 0.5 s, max 0.5 s, of 2" in said
+    assert "4 calls, 5 times; 3 resolved automatically, 1 by a person, 0 open" in said
     told = json.loads(json.dumps(result().to_json()))
     assert (told["ok"], told["problems"], told["seed"], told["runs"]) == (True, [], 7, 3)
-    assert told["takeover_seconds"] == {"kill": [0.25, 0.5]}
+    assert told["injected"] == told["planned"] == PLAN.counts
+    assert told["recovery_seconds"]["kill"] == {"count": 2, "p50": 0.5, "p99": 0.5, "max": 0.5}
+    assert told["settle_seconds"]["count"] == 3
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"settled": False}, "not everything settled within 120 s of the last strike"),
+        ({"settled": False}, "not everything settled within 180 s of the last strike"),
         ({"report": BROKEN}, "violated: I1"),
-        ({"plan": make_chaos(7, 4)}, "4 runs were enqueued, 3 are there, 3 have ended"),
+        ({"others": BROKEN}, "violated, by whatever is in this ledger: I1"),
+        ({"figures": replace(FIGURES, stopped=0)}, "3 runs were enqueued, 3 are there, 2 have ended"),
+        ({"figures": replace(FIGURES, duplicates=2)}, "2 effects too many in the services' own books"),
+        ({"figures": replace(FIGURES, lost=1)}, "1 effects or runs are lost"),
+        (
+            {"injected": {**PLAN.counts, "kill": 3}},
+            f"kill could be injected 3 times of {PLAN.counts['kill']}",
+        ),
     ],
 )
 def test_whatever_went_wrong_is_a_problem(
@@ -58,3 +76,16 @@ def test_whatever_went_wrong_is_a_problem(
     assert bad.to_json()["ok"] is False
     print_result(bad)
     assert f"FAILED: {says}" in capsys.readouterr().out
+    assert bad.to_markdown().startswith("# Chaos, seed 7: failed\n")
+    assert says in bad.to_markdown()
+
+
+def test_the_document_has_every_number_every_fault_and_every_verdict() -> None:
+    text = result().to_markdown()
+    assert text.startswith("# Chaos, seed 7: passed\n")
+    for what, how_many in result().rows():
+        assert f"| {what.strip()} | {how_many} |" in text
+    for fault, count in PLAN.counts.items():
+        assert f"| {fault} | {count} | {count} |" in text
+    assert all(f"| {name} | holds |" in text for name in PROMISES)
+    assert "- I1 is violated: 2 effects of one intent" in result(BROKEN).to_markdown()

@@ -96,8 +96,8 @@ def test_no_effect_in_the_book_settles_it_as_not_happened_once_that_can_be_said(
     assert running.trial.repaired == 1
 
 
-def test_the_person_does_not_wait_until_all_is_calm(running: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "SETTLE_WITHIN_S", 0.05)
+def test_the_person_does_not_wait_until_all_is_calm(running: Any) -> None:
+    running.trial.settle_within_s = 0.05
     running.trial.enqueued = 1  # a run that ends once somebody has decided
     running.trial.settle()
     assert not running.trial.settled

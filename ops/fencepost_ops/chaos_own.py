@@ -1,0 +1,79 @@
+"""The fleet that chaos starts for itself: behind wires, with fault points to arm and a clock to move."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Final
+
+import redis
+
+from fencepost_ops.chaos_plan import ChaosPlan
+from fencepost_ops.demo_screen import FleetLog
+from fencepost_ops.fleet import ROLES, SHRUNK, Fleet, FleetOptions
+from fencepost_ops.weather import RoutedFleet
+
+TIMES: Final = {
+    **SHRUNK,
+    "FENCEPOST_SWEEP_S": "2",
+    "FENCEPOST_BROKER_TIMEOUT_S": "2",
+    "FENCEPOST_TRANSACTION_S": "3",
+}
+AWAY_S: Final = 0.5  # how long a killed server stays away
+
+
+class OwnFleet(RoutedFleet):
+    """A routed fleet whose servers can be lost, and whose ledger's clock moved."""
+
+    def lose(self, fault: str) -> None:
+        """Wipe Redis or kill a server, as the fault is named; returns when it is there again."""
+        if fault == "redis-flush":
+            wipe(self.valkey.url())
+            return
+        if fault == "services":
+            assert self.sandbox is not None  # chaos has one
+            self.sandbox.kill()
+        elif fault == "redis-restart":
+            os.kill(self.valkey.pid, signal.SIGKILL)
+        else:
+            os.kill(self.postgres.pid, signal.SIGQUIT)
+        time.sleep(AWAY_S)
+        self.mend()
+
+    def move_clock(self, ahead_s: float) -> None:
+        """Put the ledger's clock so far ahead of the machine's; 0 sets it right."""
+        with self.connect("owner") as connection:
+            connection.execute("UPDATE fencepost.clock SET ahead = make_interval(secs => %s)", [ahead_s])
+
+
+def own_fleet(plan: ChaosPlan, scale: dict[str, int], folder: Path, log: FleetLog) -> OwnFleet:
+    """The fleet that this plan strikes, not yet started; its processes write to `log`."""
+    return OwnFleet(
+        FleetOptions(
+            data=folder,
+            scale=scale,
+            env=TIMES,
+            env_of=fault_files(folder, scale) if "fault-point" in plan.faults else {},
+            sandbox_faults=list(plan.service_faults),
+            movable_clock="clock" in plan.faults,
+            out=log,
+        )
+    )
+
+
+def fault_files(folder: Path, scale: dict[str, int]) -> dict[str, dict[str, str]]:
+    """By process name, the environment by which it is armed: it follows the file `faults.ROLE`."""
+    fleet = Fleet(FleetOptions(scale=scale))
+    return {
+        name: {"FENCEPOST_FAULT_FOLLOW": str(folder / f"faults.{role}")}
+        for role in ROLES
+        for name in fleet.names(role)
+    }
+
+
+def wipe(redis_url: str) -> None:
+    """Delete everything in Redis."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushall()

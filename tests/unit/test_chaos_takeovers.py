@@ -1,0 +1,115 @@
+"""How long takeovers took, by the clock of chaos: from the strike to the look that finds the work claimed."""
+
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+
+from fencepost_ops.chaos_takeovers import FORGOTTEN_S, Takeovers, at, spread, told
+
+
+class FakeReader:
+    """Says of each thing that was held whether it has been claimed anew, and whether its holder recorded."""
+
+    def __init__(self) -> None:
+        self.since: dict[UUID, tuple[bool, bool]] = {}
+        self.asked = 0
+        self._rows: list[Any] = []
+
+    def execute(self, _statement: str, values: Any) -> Any:
+        self.asked += 1
+        places, runs = values[0], values[1]
+        self._rows = [(n, *self.since[run]) for n, run in zip(places, runs, strict=True) if run in self.since]
+        return self
+
+    def fetchall(self) -> Any:
+        return self._rows
+
+
+class World:
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.reader = FakeReader()
+        self.takeovers = Takeovers(self.reader, lambda: self.now)  # type: ignore[arg-type]
+        self.run = uuid4()
+
+    def strike(self, fault: str = "kill") -> int:
+        return self.takeovers.struck(fault, [(self.run, None, 3, 7)])
+
+    def taken_after(self, seconds: float, *, recorded: bool = False) -> None:
+        self.now += seconds
+        self.reader.since[self.run] = (True, recorded)
+        self.takeovers.look()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_takeover_counts_from_the_strike(world: World) -> None:
+    world.strike()
+    world.takeovers.look()
+    assert world.takeovers.seconds() == {}
+    world.taken_after(1.5)
+    assert world.takeovers.seconds() == world.takeovers.seconds(calm=True) == {"kill": [1.5]}
+    asked = world.reader.asked
+    world.takeovers.look()
+    assert world.reader.asked == asked  # nothing is waited for any more
+
+
+def test_whoever_recorded_after_all_was_not_taken_over(world: World) -> None:
+    world.strike()
+    world.taken_after(1.5, recorded=True)
+    assert world.takeovers.seconds() == {}
+
+
+def test_whoever_woke_first_was_not_taken_over(world: World) -> None:
+    strike = world.strike("freeze")
+    world.takeovers.woken(strike)
+    world.taken_after(1.0)
+    assert world.takeovers.seconds() == {}
+
+
+def test_what_was_taken_over_just_before_it_woke_counts(world: World) -> None:
+    strike = world.strike("freeze")
+    world.now += 2
+    world.reader.since[world.run] = (True, False)
+    world.takeovers.woken(strike)
+    assert world.takeovers.seconds() == {"freeze": [2.0]}
+
+
+def test_what_nobody_claims_is_forgotten_one_day(world: World) -> None:
+    world.strike()
+    world.now += FORGOTTEN_S
+    world.takeovers.look()
+    world.taken_after(1)
+    assert world.takeovers.seconds() == {}
+
+
+@pytest.mark.parametrize(
+    ("begins", "ends", "calm"),
+    [(-9, -5, True), (-9, -0.5, False), (-9, 9, False), (1, 1.5, False), (2.5, 3, True), (-9, None, False)],
+)
+def test_takeovers_beside_an_outage_are_told_apart(begins: float, ends: float | None, calm: bool) -> None:
+    world = World()
+    struck = world.now
+    world.now = struck + begins
+    over = world.takeovers.begin_outage()
+    if ends is not None:
+        world.now = struck + ends
+        over()
+    world.now = struck
+    world.strike()
+    world.taken_after(2)
+    assert world.takeovers.seconds() == {"kill": [2.0]}
+    assert world.takeovers.seconds(calm=True) == ({"kill": [2.0]} if calm else {})
+
+
+def test_seconds_are_told_as_median_99th_percentile_and_most() -> None:
+    seconds = [n / 10 for n in range(1, 201)]
+    assert at(0.5, []) is None
+    assert told([]) == "none"
+    assert told(seconds) == "p50 10.1 s, p99 19.9 s, max 20.0 s, of 200"
+    assert spread(seconds) == {"count": 200, "p50": 10.1, "p99": 19.9, "max": 20.0}
+    assert spread([]) == {"count": 0, "p50": None, "p99": None, "max": None}
