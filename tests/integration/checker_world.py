@@ -21,7 +21,7 @@ from fencepost.projection import projection_hash, seal
 from fencepost.recovery import Answer
 from fencepost.subjects import Call, View
 from fencepost.tools import StoredRequest
-from fencepost_ops.checker import BookEffect, BookRequest, Origin, Report, Terms, ToolTerms, check
+from fencepost_ops.checker import BookEffect, BookRequest, Origin, Report, Terms, ToolTerms, Violation, check
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
 from tests.integration.ledger_bench import Bench, open_bench
@@ -291,3 +291,20 @@ _numbers = itertools.count(1)
 def sentence(report: Report, invariant: str) -> str:
     """Everything one verdict says, as one text."""
     return json.dumps(report.verdict(invariant).to_json())
+
+
+@contextmanager
+def forged(world: World, run: UUID, edit: Edit) -> Iterator[None]:
+    """A history rewritten for a while, and then as it was."""
+    was = world.bench.events(run)
+    try:
+        world.forge(run, edit)
+        yield
+    finally:
+        world.forge(run, lambda _: was)
+
+
+def culprit(report: Report, invariant: str) -> Violation:
+    """The one violation of an invariant."""
+    (violation,) = report.verdict(invariant).violations
+    return violation

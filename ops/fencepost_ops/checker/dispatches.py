@@ -114,7 +114,7 @@ def rows(key: Key, calls: Mapping[UUID, CallRow], story: RunStory) -> Iterator[V
     tenant, run = key
     for call_id in calls.keys() & story.calls.keys():
         row, told = calls[call_id], story.calls[call_id]
-        if told.attempts and (row.arguments, row.arguments_hash) != (told.arguments, told.canonical):
+        if told.attempts and (row.arguments, row.arguments_hash) != (told.arguments, told.arguments_hash):
             text = f"run {run}: {row.named} no longer has the arguments that were authorised"
             yield Violation(text, tenant, run, call_id, key=row.operation)
 
