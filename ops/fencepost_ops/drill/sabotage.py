@@ -1,27 +1,19 @@
-"""Defences that can be switched off, one at a time, to see that a check goes red without them."""
+"""Defences that can be switched off, one at a time, to see that a check goes red without them.
+
+Only in the process of a drill, and only in its own database: production code knows nothing of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Final
 
 from fencepost.errors import UsageError
-from fencepost_ops.drill.ledger import DrillLedger
+from fencepost_ops.drill.sabotages.decisions import DECISIONS
+from fencepost_ops.drill.sabotages.switch import Sabotage
 
+__all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-@dataclass(frozen=True, slots=True)
-class Sabotage:
-    """One defence. `off` switches it off while its context is open, and on again after it."""
-
-    name: str
-    invariant: str
-    about: str
-    off: Callable[[DrillLedger], AbstractContextManager[None]]
-
-
-SABOTAGES: Final[dict[str, Sabotage]] = {}
+SABOTAGES: Final[dict[str, Sabotage]] = {one.name: one for one in DECISIONS}
 """All there are, by name."""
 
 
