@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -78,12 +79,13 @@ class History:
         self._ledger = ledger
         self._services = services
         self._redis = VirtualRedis()
-        self._settings = _settings(protocol)
+        takeovers = protocol.limits.takeovers or 5
+        self._settings = _settings(takeovers)
         self.strikes = Strikes(protocol, ledger, self._redis, clock)
         world = World(
             app, self._settings, clock, self._redis, services, ledger.sessions["worker"], self.strikes.wait
         )
-        self.fleet = SimulatedFleet(ledger, world, protocol.limits.takeovers or 5)
+        self.fleet = SimulatedFleet(ledger, world, takeovers)
         self._chance = self.strikes.chance
         self._held: list[Step] = []
         wanted: list[Asked | Event] = [*protocol.runs, *protocol.events]
@@ -310,7 +312,8 @@ class History:
         return left if due is None or due.year > 9000 else replace(left, due_s=(due - START).total_seconds())
 
 
-def _settings(protocol: Protocol) -> Settings:
+@lru_cache
+def _settings(takeovers: int) -> Settings:
     return Settings(
         dsn="postgresql://drill",
         redis_url="redis://drill",
@@ -319,5 +322,5 @@ def _settings(protocol: Protocol) -> Settings:
         worker_ttl_s=10,
         planner_cap_s=10,
         planner_grace_s=2,
-        takeover_limit=protocol.limits.takeovers or 5,
+        takeover_limit=takeovers,
     )
