@@ -1,9 +1,8 @@
 """Every fault point of every role, on real processes: crash, pause and error; the checker after each round.
 
 A round arms faults in every role at once, on orders that lead each role through its points. All of them
-settle while whoever was paused still sleeps: it wakes to find that others have taken over. The quick form
-strikes each point of each role in one of the three ways, two points a round; FENCEPOST_CHAOS=1 one by one in
-all three.
+settle while whoever was paused still sleeps: it wakes to find that others have taken over. `make chaos` runs
+it: in every run of the tests drills pass the same points in one process, and the soak arms some on a fleet.
 """
 
 import itertools
@@ -23,9 +22,10 @@ from fencepost.ledger.abandoned import abandoned
 from fencepost.testing import FAULTS, POINTS, FaultInjected
 from tests.acceptance.conftest import checked
 from tests.acceptance.stage import Armed, Stage, is_frozen, staged, step
-from tests.acceptance.weather import LONG
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
+pytestmark = long_only
 _numbers = itertools.count(1)
 
 ACTIONS = ("crash", "pause", "error")
@@ -77,21 +77,15 @@ class Struck:
 
 
 def rounds(points: dict[str, tuple[str, ...]]) -> list[tuple[Struck, ...]]:
-    """Each point of each role in each way, one at a time; in the quick form in one way, two at a time.
-
-    Neighbours differ in their action, so that of two processes of a role only one is paused.
-    """
-    longest = max(map(len, points.values()))
-    singles = [
+    """Each point of each role in each way, one at a time, all roles at once, each in another way."""
+    return [
         tuple(
             Struck(role, at[n % len(at)], ACTIONS[(n + other + shift) % len(ACTIONS)])
             for other, (role, at) in enumerate(points.items())
-            if LONG or n < len(at)
         )
-        for shift in range(len(ACTIONS) if LONG else 1)
-        for n in range(longest)
+        for shift in range(len(ACTIONS))
+        for n in range(max(map(len, points.values())))
     ]
-    return singles if LONG else [sum(singles[n : n + 2], ()) for n in range(0, longest, 2)]
 
 
 def named(faults: tuple[Struck, ...]) -> str:
