@@ -8,40 +8,21 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from fencepost.app import App, load_app
 from fencepost.clock import driven
 from fencepost.testing import FAULTS
-from fencepost_ops.check import terms
-from fencepost_ops.checker import check
 from fencepost_ops.drill.app import MANNERS
 from fencepost_ops.drill.history import History
+from fencepost_ops.drill.judged import judged
 from fencepost_ops.drill.ledger import DrillLedger
-from fencepost_ops.drill.outcome import CallEnd, Outcome, RunEnd
+from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import Limits, Protocol
 from fencepost_ops.drill.sabotage import sabotage
 from fencepost_ops.drill.services import Manners, Services
-from fencepost_ops.drill.virtual import START, VirtualClock
+from fencepost_ops.drill.virtual import VirtualClock
 from fencepost_ops.postgres import LocalPostgres
-
-_RUNS: Final = """
-SELECT r.id::text, r.run_key, r.status, r.stop_reason, r.head_hash,
-       (SELECT e.projection FROM fencepost.events e WHERE e.run = r.id AND e.projection IS NOT NULL
-        ORDER BY e.seq DESC LIMIT 1)
-FROM fencepost.runs r ORDER BY r.created_at, r.run_key
-"""
-_CALLS: Final = """
-SELECT c.id::text, c.run::text, c.label, c.tool, c.state, c.doubt, c.attempts, c.receipt,
-       CASE WHEN c.state = 'NEEDS_REPAIR' THEN 'person' ELSE o.queue END
-FROM fencepost.calls c LEFT JOIN fencepost.outbox o ON o.subject = c.id
-ORDER BY c.run, c.turn, c.ordinal, c.id
-"""
-_EVENTS: Final = """
-SELECT e.recorded_at, e.seq, e.type, c.label, e.attempt, e.fence, r.run_key, e.body
-FROM fencepost.events e JOIN fencepost.runs r ON r.id = e.run LEFT JOIN fencepost.calls c ON c.id = e.call
-ORDER BY e.recorded_at, r.run_key, e.seq
-"""
 
 
 class Drill:
@@ -82,49 +63,12 @@ class Drill:
             FAULTS.drive(history.strikes.passed)
             stack.callback(FAULTS.drive, None)
             history.run()
-        return self._judged(history, application, services)
+        return judged(self.ledger, history, application, services)
 
     def _app(self, name: str) -> App:
         if name not in self._apps:
             self._apps[name] = load_app(name)
         return self._apps[name]
-
-    def _judged(self, history: History, app: App, services: Services) -> Outcome:
-        with self.ledger.sessions["reader"].reading() as connection:
-            report = check(connection, services, settled=history.settled, terms=terms(app))
-        rows = self.ledger.owner.execute(_CALLS).fetchall()
-        calls = tuple(CallEnd(*row) for row in rows)
-        ends = {call.id: call.state for call in calls}
-        fired = {(one.fault.at, one.fault.nth) for one in history.struck}
-        return Outcome(
-            protocol=history.protocol,
-            struck=tuple(replace(one, ended=ends.get(one.left.call or "")) for one in history.struck),
-            never=tuple(f for f in history.protocol.faults if (f.at, f.nth) not in fired),
-            steps=history.taken,
-            seconds=history.clock.seconds,
-            runs=tuple(RunEnd(*row) for row in self.ledger.owner.execute(_RUNS).fetchall()),
-            calls=calls,
-            effects={s: len(services.effects(s)) for s in services.services() if services.effects(s)},
-            dispatches=sum(len(services.requests(s)) for s in services.services()),
-            timeline=tuple(self._timeline(history)),
-            report=report,
-            passages=dict(history.strikes.passages),
-            before=history.strikes.before or {},
-            settled=history.settled,
-        )
-
-    def _timeline(self, history: History) -> Iterator[str]:
-        lines: list[tuple[float, int, str]] = []
-        for at, seq, kind, label, attempt, fence, key, body in self.ledger.owner.execute(_EVENTS):
-            seconds = (at - START).total_seconds()
-            who = history.fleet.names.get((body or {}).get("worker") or "", "")
-            what = f"{key} {label or ''}".strip() + (f" attempt {attempt}" if attempt else "")
-            held = f" fence {fence}" if fence else ""
-            lines.append((seconds, seq, f"{kind} · {what}{held}{' · ' + who if who else ''}"))
-        for number, one in enumerate(history.struck):
-            lines.append((one.at_s, 10_000 + number, f"*** {one.fault.named} · {one.process}"))
-        for seconds, _, text in sorted(lines):
-            yield f"{seconds:9.3f}  {text}"
 
 
 def _limited(app: App, limits: Limits) -> App:

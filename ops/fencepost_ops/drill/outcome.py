@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fencepost_ops.checker import Report
+from fencepost_ops.drill.because import held_by
 from fencepost_ops.drill.protocol import Fault, Prediction, Protocol
 
 
@@ -14,8 +15,9 @@ from fencepost_ops.drill.protocol import Fault, Prediction, Protocol
 class Left:
     """How the ledger stood right after a fault: what is durable, and who goes on from there.
 
-    `record` names the last event of the struck subject, `owner` the queue of its outbox row, `due_s` when
-    that row is due, in seconds of the history.
+    `record` names the last event of the struck subject, `owner` the queue of its outbox row, `generation`
+    that row's own, `due_s` when it is due, in seconds of the history. `projection` is the one recorded with
+    the run's last event, whose number is `seq`.
     """
 
     call: str | None = None
@@ -27,6 +29,9 @@ class Left:
     record: str | None = None
     owner: str | None = None
     due_s: float | None = None
+    generation: int | None = None
+    seq: int | None = None
+    projection: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,22 @@ class Struck:
     left: Left
     ended: str | None = None
     """How the struck call ended; None where no call was struck."""
+    replayed: str | None = None
+    """The projection that replaying the history up to this fault gives, once all is over (I6)."""
+    followed: tuple[str, ...] = ()
+    """What the ledger recorded of what it struck from then on, in sentences."""
+
+    @property
+    def unlike(self) -> str | None:
+        """What is wrong if replay does not give the projection there was before the restart; else None."""
+        if self.replayed is None or self.replayed == self.left.projection:
+            return None
+        return f"projection before the restart {self.left.projection}, after replay {self.replayed}"
+
+    @property
+    def holds(self) -> str | None:
+        """What the last record before the fault holds: by it the others can go on."""
+        return held_by(self.left.record)
 
     @property
     def missed(self) -> list[str]:
@@ -67,11 +88,34 @@ class CallEnd:
     attempts: int
     receipt: str | None
     owner: str | None
+    kind: str = ""
+    """The class of its tool; empty for a tool nobody knows."""
+    requests: int = 0
+    """How many effect requests of its key arrived."""
+    effects: int = 0
+    """How many effects its key has in the service's own book."""
+    why: str = ""
+    """Why that is so, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What nobody knows yet, or was not offset: who is to settle it, and by which command."""
+
+    call: str
+    label: str
+    state: str
+    who: str
+    why: str
+    command: str
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """One run at the end; `head` is the hash of its last event, which stands for its whole history."""
+    """One run at the end; `head` is the hash of its last event, which stands for its whole history.
+
+    `projection` is the one recorded with it, `replayed` what replaying its history gives (I6).
+    """
 
     id: str
     key: str
@@ -79,6 +123,14 @@ class RunEnd:
     reason: str | None
     head: str
     projection: str | None
+    replayed: str | None = None
+
+    @property
+    def unlike(self) -> str | None:
+        """What is wrong if replay does not give the recorded projection; None where it does."""
+        if self.replayed is None or self.replayed == self.projection:
+            return None
+        return f"projection {self.projection}, after replay {self.replayed}"
 
 
 @dataclass(frozen=True)
@@ -101,6 +153,7 @@ class Outcome:
     before: Mapping[str, int] = field(default_factory=dict)
     """The passages until the first fault had struck; empty where none has."""
     settled: bool = True
+    owed: tuple[Owed, ...] = ()
 
     @property
     def problems(self) -> list[str]:
@@ -113,6 +166,9 @@ class Outcome:
             found.append(f"violated: {', '.join(self.report.violated) or 'nothing'}{wanted}")
         found += [f"{one.fault.named}: {miss}" for one in self.struck for miss in one.missed]
         found += [f"{fault.named}: never reached" for fault in self.never if fault.predict is not None]
+        if not {"I6", "I6.replay"} & set(expect.violated):
+            found += [f"run {run.key}: {run.unlike}" for run in self.runs if run.unlike]
+            found += [f"{one.fault.named}: {one.unlike}" for one in self.struck if one.unlike]
         found += self._unexpected()
         return found
 
@@ -156,6 +212,7 @@ class Outcome:
             "calls": [_plain(call) for call in self.calls],
             "effects": dict(self.effects),
             "dispatches": self.dispatches,
+            "owed": [_plain(one) for one in self.owed],
             "seconds": self.seconds,
             "steps": self.steps,
             "invariants": said["invariants"],
@@ -170,6 +227,9 @@ def _struck_json(one: Struck) -> dict[str, Any]:
         "at_s": one.at_s,
         "process": one.process,
         "left": _plain(one.left),
+        "holds": one.holds,
+        "followed": list(one.followed),
+        "replayed": one.replayed,
         "ended": one.ended,
         "predicted": None if one.fault.predict is None else one.fault.predict.model_dump(exclude_none=True),
         "missed": one.missed,
