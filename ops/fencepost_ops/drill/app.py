@@ -73,7 +73,7 @@ MANNERS: Final[dict[str, Manners]] = {
     "dedupes_lookup": Manners(dedupes_for=DAY),
     "lookup": Manners(),
     "eventual": Manners(lag=LAG),
-    "natural": Manners(),
+    "natural": Manners(dedupes_for=DAY),  # of what offsets a setting, which is no setting
     "neither": Manners(),
     "read": Manners(),
 }

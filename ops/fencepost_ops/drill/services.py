@@ -111,7 +111,8 @@ class Services:
         if wire.path == "/refuse":
             return _json(400, {"error": "refused"})
         manners = self._manners[wire.service]
-        first = self._first(kept, wire.key) if manners.dedupes_for is not None else None
+        dedupes = manners.dedupes_for is not None and wire.method != "PUT"
+        first = self._first(kept, wire.key) if dedupes else None
         if first is not None and first.at + (manners.dedupes_for or timedelta(0)) > self._clock.now:
             other = first.digest != _digest(wire.body)
             return _json(422, {"error": "key reused"}) if other else _json(200, {"id": first.receipt})
