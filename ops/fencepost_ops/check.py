@@ -6,20 +6,26 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import click
 
 from fencepost.app import App
 from fencepost.contracts import Dedupes, Natural, tool_class
 from fencepost.errors import Unreachable, UsageError
+from fencepost.ledger.connect import Connection
 from fencepost.ledger.find import find_run
 from fencepost.settings import redact
 from fencepost.tools import Tool
+from fencepost_ops.audit.books import reader_of
 from fencepost_ops.checker import (
     SANDBOX_SERVICES,
+    AllBooks,
+    BookedBooks,
     BookEffect,
     BookReader,
     BookRequest,
@@ -42,6 +48,15 @@ from fencepost_ops.commands.session import (
 from fencepost_ops.sandbox.book import Book
 
 _PATIENCE_S: Final = 10.0
+_SLACK: Final = timedelta(hours=1)
+"""How far a downstream's clock may be wrong, and how much later it may book an effect."""
+_PERIOD: Final = """
+SELECT coalesce(least(
+    (SELECT min(created_at) FROM fencepost.runs WHERE %(all)s OR id = ANY(%(runs)s)),
+    (SELECT min(o.first_sent_at) FROM fencepost.calls c JOIN fencepost.operations o
+        ON o.key = c.operation AND o.tenant = c.tenant WHERE c.run = ANY(%(runs)s))
+), fencepost.now()), fencepost.now(), clock_timestamp()
+"""
 _SHOWN: Final = 20  # violations of one invariant on the screen; JSON has them all
 _STYLES: Final = {"holds": "green", "violated": "bold red", "unchecked": "yellow"}
 
@@ -91,6 +106,21 @@ def books(place: str | None) -> BookReader | None:
     return SandboxBooks(book)
 
 
+def booked(app: App | None, connection: Connection, runs: Collection[UUID] | None) -> BookReader | None:
+    """The books that the application reads (`@dependency.book`), for as long as these runs can have had
+    effects: from the first of them, or from the first time one of their intents was sent. None without any.
+    Reading one raises Unreachable where its reader fails.
+    """
+    if app is None or not app.books:
+        return None
+    row = connection.execute(_PERIOD, {"all": runs is None, "runs": list(runs or ())}).fetchone()
+    assert row is not None
+    first, now, real = row
+    ahead = max(now - real, timedelta(0))  # a ledger whose clock was moved; a book keeps its own time
+    readers = {scope: reader_of(scope, app, None, None) for scope in app.books}
+    return BookedBooks(readers, first - ahead - _SLACK, max(now, real) + _SLACK)
+
+
 def terms(app: App | None) -> Terms:
     """What the application's contracts promise and allow, tool by tool; nothing is known without one."""
     return {place: _terms(tool) for place, tool in app.registry.items()} if app is not None else {}
@@ -121,6 +151,7 @@ def print_report(report: Report) -> None:
             click.echo(f"{verdict.invariant} is violated: {shown(violation.message).plain}")
         if (more := len(verdict.violations) - _SHOWN) > 0:
             click.echo(f"{verdict.invariant} is violated {more} times more; --json has them all")
+    click.echo(f"books read: {shown(', '.join(report.books) or 'none').plain}")
     for line in report.waiting:
         click.echo(f"waiting: {shown(line).plain}")
     for verdict in report.verdicts:
@@ -154,16 +185,22 @@ def check(
 ) -> None:
     """Hold a ledger and the services' own books against the invariants.
 
-    Of one RUN (an id, the unique beginning of one, or a run key) or of all. A running fleet may be checked at
-    any time. Exit code 1 if anything is violated.
+    Of one RUN (an id, the unique beginning of one, or a run key) or of all. Besides --book, the books are
+    read that the application reads itself (@dependency.book), of dependencies that --book keeps none of;
+    the application's contracts say what each tool promises, and what that leaves open is told and not
+    asserted. A running fleet may be checked at any time. Exit code 1 if anything is violated, 3 if a book
+    cannot be read.
     """
     if (run is not None) == everything:
         raise click.UsageError("name a RUN, or give --all")
     if tenant is not None and everything:
         raise click.UsageError("--tenant says whose RUN is meant; --all is every tenant's")
-    reader, known = books(book), terms(session.app())
+    app, sandbox = session.app(), books(book)
+    known = terms(app)
     with session.connection() as connection:
         only = None if run is None else [find_run(connection, run, tenant)[1]]
+        given = [one for one in (sandbox, booked(app, connection, only)) if one is not None]
+        reader = AllBooks(*given) if given else None
         report = hold(connection, reader, settled=settled, terms=known, runs=only)
     if as_json:
         print_json(report.to_json())

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from fencepost.clock import rfc3339
 from fencepost_ops.check import RemoteBooks, books
 from fencepost_ops.checker import SandboxBooks
 from fencepost_ops.local import LocalPostgres
@@ -46,6 +48,7 @@ def test_a_healthy_ledger_is_fine_and_what_was_not_checked_is_said(shell: Shell)
     assert "I1         unchecked" in said
     assert "I6         holds" in said
     assert "no service's book was given" in said
+    assert "books read: none" in said
     assert "waits for an operator: fencepost repair" in said
 
 
@@ -107,3 +110,71 @@ def test_a_book_reads_alike_over_http_and_on_disk(sandbox: SandboxProcess) -> No
     assert (effect.origin.attempt, effect.origin.fence, effect.origin.call) == (2, None, None)
     assert len(near.requests("wallet")) == 2
     assert books(None) is None
+
+
+# -- books that the application reads itself --
+
+
+@pytest.fixture
+def own(shell: Shell, world: World, tmp_path: Path) -> Shell:
+    """The application reads the wallet's book from a file, which knows receipts and no keys."""
+    book(tmp_path, [{"receipt": e.receipt, "at": rfc3339(e.at)} for e in world.books.kept])
+    shell.env |= {"FENCEPOST_APP": "tests.integration.audit_app:app", "AUDITED_BOOK": str(tmp_path / "book")}
+    return shell
+
+
+def book(folder: Path, effects: list[dict[str, str]]) -> None:
+    (folder / "book").write_text("".join(json.dumps(effect) + "\n" for effect in effects))
+
+
+def kept(folder: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in (folder / "book").read_text().splitlines()]
+
+
+def test_the_books_an_application_reads_are_held_against_the_ledger_too(own: Shell, world: World) -> None:
+    told = own.json("check", "--all", "--settled", role="reader")
+    found = told["invariants"]
+    assert told["books"] == ["wallet/default"]
+    assert (found["I1"]["verdict"], found["I2"]["verdict"], found["I2"]["count"]) == ("holds", "holds", 4)
+    assert "requests to wallet/default were not counted: its book keeps none" in found["I9"]["notes"]
+    assert "books read: wallet/default" in own.ok("check", str(world.stopped), role="reader")
+
+
+def test_what_an_applications_book_says_otherwise_is_a_violation(
+    own: Shell, world: World, tmp_path: Path
+) -> None:
+    paid, *others = kept(tmp_path)
+    assert paid["receipt"] == "r-paid"
+    for effects, invariant, says in (
+        (others, "I1", f"no effect in the book of wallet, yet call {world.paid}"),
+        ([paid, paid, *others], "I1", "2 effects of one intent: wallet/default r-paid"),
+        ([paid, {**paid, "receipt": "r-x"}, *others], "I2", "no call here is known by its receipt"),
+    ):
+        book(tmp_path, effects)
+        result = own("check", "--all", role="reader")
+        assert result.exit_code == 1
+        assert f"{invariant} is violated: " in result.stdout
+        assert says in result.stdout
+        assert own("check", str(world.stopped), role="reader").exit_code == 0
+
+
+def test_an_effect_is_looked_for_since_its_intent_was_first_sent(
+    own: Shell, world: World, tmp_path: Path
+) -> None:
+    bench = world.bench
+    order = json.loads(bench.call(world.paid).arguments)["order"]
+    earlier = "UPDATE fencepost.operations SET first_sent_at = first_sent_at - '1 day'::interval"
+    world.sql(f"{earlier} WHERE call = %s", world.paid)
+    paid = world.effect("r-paid")
+    book(tmp_path, [{"receipt": "r-paid", "at": rfc3339(paid.at - timedelta(days=1))}])
+    run = bench.enqueue("later")
+    call = bench.succeed_by_reuse(run, order)
+    bench.finish(run)
+    assert bench.call(call).receipt == "r-paid"
+    told = own.json("check", str(run), role="reader")["invariants"]["I1"]
+    assert (told["verdict"], told["count"]) == ("holds", 1)
+
+
+def test_an_applications_book_that_cannot_be_read_is_unreachable(own: Shell, tmp_path: Path) -> None:
+    (tmp_path / "book").unlink()
+    assert "the book of wallet/default cannot be read: FileNotFoundError" in own.refused(3, "check", "--all")

@@ -45,12 +45,13 @@ def check_effects(
             findings.unchecked(invariant, "no service's book was given")
         return
     found = [e for e in before.effects if whole or _mine(ledger, e)]
-    known = [e for e in found if not ledger.lost(e, tolerance)]
-    if len(known) < len(found):
-        lost = f"{len(found) - len(known)} effects are of a time that the ledger lost"
+    kept = [e for e in found if not ledger.lost(e, tolerance)]
+    if len(kept) < len(found):
+        lost = f"{len(found) - len(kept)} effects are of a time that the ledger lost"
         findings.note(
             "I2", f"{lost}, and their attempts with it: fencepost audit says what has no intent now"
         )
+    known = [e for e in kept if whole or not _anothers(ledger, e)]
     now = [e for e in books.effects if whole or _mine(ledger, e)]
     _Intents(findings, ledger, books, terms).check(now, known)
     findings.looked("I2", len(known))
@@ -60,6 +61,13 @@ def check_effects(
 
 def _mine(ledger: Ledgered, effect: BookEffect) -> bool:
     return effect.key in ledger.of_key or effect.origin.call in ledger.calls
+
+
+def _anothers(ledger: Ledgered, effect: BookEffect) -> bool:
+    """Whether a run that was not read asked for it: a call that was read waited for it, or took its result."""
+    if effect.origin.call is not None:
+        return effect.origin.call not in ledger.calls
+    return not any(call.attempts for call in ledger.of_key.get(effect.key or "", ()))
 
 
 # -- I1 ------------------------------------------------------------------------------------------------
