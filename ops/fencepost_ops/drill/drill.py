@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
@@ -48,12 +48,20 @@ class Drill:
         self.ledger.close()
 
     def run(
-        self, protocol: Protocol, *, app: App | None = None, manners: Mapping[str, Manners] = MANNERS
+        self,
+        protocol: Protocol,
+        *,
+        app: App | None = None,
+        manners: Mapping[str, Manners] = MANNERS,
+        downstream: Callable[[VirtualClock], Services] | None = None,
     ) -> Outcome:
-        """One history. The same protocol gives the same outcome. UsageError for an app that is none."""
+        """One history. The same protocol gives the same outcome. UsageError for an app that is none.
+
+        `downstream` makes other services than the drill's own.
+        """
         application = _limited(app or self._app(protocol.app), protocol.limits)
         clock = VirtualClock(protocol.seed)
-        services = Services(manners, clock)
+        services = downstream(clock) if downstream else Services(manners, clock)
         self.ledger.empty()
         names = [*protocol.sabotage, *(["blind_retry"] if protocol.recovery == "blind_retry" else [])]
         with driven(clock), ExitStack() as stack, _quiet():

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
@@ -28,7 +30,7 @@ from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost.testing import fault
-from fencepost.tools import StoredRequest
+from fencepost.tools import Response, StoredRequest
 from fencepost_ops.drill.baton import Killed
 from fencepost_ops.drill.ledger import Sessions
 from fencepost_ops.drill.redis import VirtualRedis
@@ -55,6 +57,17 @@ ROLES: Mapping[Queue, type[Role]] = {
 }
 SLOTS = 100
 _PATIENCE_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What the network does with one request: it lands so much later, or never (None).
+
+    `answers`: a gateway answers with this status meanwhile, in the service's place.
+    """
+
+    lands_in: float | None
+    answers: int | None = None
 
 
 class World:
@@ -89,8 +102,8 @@ class Host:
         self.dead = False
         self.silent = False
         """Whether its pulse stamps no more."""
-        self.network: tuple[str, float | None] | None = None
-        """What the network does with its next request: (`lost` or `delay`, seconds)."""
+        self.network: Network | None = None
+        """What befalls its next request."""
 
     def check(self) -> None:
         """Raises `Killed` if it is dead."""
@@ -182,7 +195,7 @@ class _Engine:
         kind: Kind = "effect",
     ) -> Sent:
         self._host.check()
-        service = self._world.services.of_host(urlsplit(stored.target).hostname or "")
+        service = self._world.services.of(stored.target)
         if service is None:
             async with HttpEngine() as real:
                 return await real.send(
@@ -196,15 +209,19 @@ class _Engine:
             return NotSent("worker_error", f"nothing was sent: {error}")
         if boottime() >= until:
             return NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
-        return self._sent(_wire(service, stored, key, correlation, headers), until)
+        return self._sent(_wire(service, stored, key, correlation, headers, kind), until)
 
     def _sent(self, wire: Wire, until: float) -> Sent:
         network, self._host.network = self._host.network, None
         clock, services = self._world.clock, self._world.services
-        if network is not None and network[0] == "lost":
+        if network is not None and network.answers is not None:
+            if network.lands_in is not None:
+                services.send_later(wire, clock.now + timedelta(seconds=network.lands_in))
+            return Answered(_page(network.answers))
+        if network is not None and network.lands_in is None:
             return Lost("connection_lost", "the connection was reset, and the request never arrived")
         if network is not None:
-            lands, waits = network[1] or 0.0, until - boottime()
+            lands, waits = network.lands_in or 0.0, until - boottime()
             if lands >= waits:
                 services.send_later(wire, clock.now + timedelta(seconds=lands))
                 self._world.wait(clock.now + timedelta(seconds=waits))
@@ -212,7 +229,13 @@ class _Engine:
                 return Lost("timeout", f"no answer within {waits:.3f} s")
             self._world.wait(clock.now + timedelta(seconds=lands))
             self._host.check()
-        return Answered(services.answer(wire))
+        return services.deliver(wire, until - boottime())
+
+
+def _page(status: int) -> Response:
+    """What a gateway says where the service should."""
+    body = f"<!doctype html><title>{status}</title><p>The service cannot be reached at the moment.</p>"
+    return Response(status, {"content-type": "text/html"}, body.encode())
 
 
 def _wire(
@@ -221,12 +244,23 @@ def _wire(
     key: str | None,
     correlation: Mapping[str, str],
     headers: Sequence[tuple[str, str]],
+    kind: Kind,
 ) -> Wire:
     told = {name.lower(): value for name, value in [*stored.headers, *headers]}
     told |= {f"fencepost-{name}": value for name, value in correlation.items()}
     if key is not None:
         told.setdefault("idempotency-key", key)
-    return Wire(service, stored.method, urlsplit(stored.target).path, told, stored.body)
+    path = urlsplit(stored.target).path
+    return Wire(service, stored.method, path, told, stored.body, stored.target, kind)
+
+
+_HERE = threading.local()
+
+
+def worker_here() -> Worker | None:
+    """The worker process that this thread is a step of; None outside of a history."""
+    found: Worker | None = getattr(_HERE, "worker", None)
+    return found
 
 
 class Worker(Host):
@@ -249,6 +283,7 @@ class Worker(Host):
         )
         self.committer = _Committer(self.ledger)
         self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
+        self.wait = world.wait
         self._clock = world.clock
         self._works: list[Coroutine[Any, Any, None]] = []
         self._step = Step(self, ROLES[queue](self))
@@ -270,6 +305,7 @@ class Worker(Host):
 
     def work(self, messages: Sequence[Message]) -> None:
         """Claim and carry out what a message names, to the end."""
+        _HERE.worker = self
         self._step.handle(messages)
         works, self._works = self._works, []
         if works:

@@ -55,6 +55,13 @@ class Fault(_Strict):
         "At dispatch.before_wire a delay is the network's: the request lands so much later",
     )
     host: bool = Field(False, description="the whole host: its pulse is struck as well, and says nothing")
+    answers: int | None = Field(
+        None,
+        ge=200,
+        le=599,
+        description="with lost or delay at dispatch.before_wire: a gateway answers this status and a page of "
+        "its own, at once and in the service's place",
+    )
     predict: Prediction | None = None
 
     @model_validator(mode="after")
@@ -65,6 +72,10 @@ class Fault(_Strict):
             raise ValueError(f"nothing can be lost at {self.at}; only at {', '.join(LOSES)}")
         if self.do == "delay" and self.for_s is None:
             raise ValueError("a delay says for how many seconds: for_s")
+        if self.answers is not None and not (
+            self.at == "dispatch.before_wire" and self.do in ("lost", "delay")
+        ):
+            raise ValueError("answers goes with lost or delay at dispatch.before_wire")
         return self
 
     @property
@@ -76,7 +87,7 @@ class Fault(_Strict):
 class Event(_Strict):
     """Something that happens at a time of the history, or as soon as the next step after it."""
 
-    at_s: float = Field(ge=0, le=86_400)
+    at_s: float = Field(ge=0, le=366 * 86_400)
     do: Literal["wipe_redis", "redis_away", "redis_back", "jump_clock", "double_messages", "lose_messages",
                 "turn_messages", "cancel", "sweep", "sql"]  # fmt: skip
     seconds: float | None = Field(None, description="how far jump_clock moves the ledger's clock")

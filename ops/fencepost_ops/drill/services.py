@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+from fencepost.outcomes import Answered, Sent
 from fencepost.tools import Response
 from fencepost_ops.checker.books import BookEffect, BookRequest, origin
 from fencepost_ops.drill.virtual import VirtualClock
@@ -40,6 +42,10 @@ class Wire:
     path: str
     headers: Mapping[str, str]
     body: bytes
+    target: str = ""
+    """The whole address."""
+    kind: str = "effect"
+    """Or `lookup`: a question."""
 
     @property
     def key(self) -> str | None:
@@ -69,6 +75,14 @@ class Services:
         """The service at an address; None for one that is none of ours."""
         name = host.removesuffix(SUFFIX)
         return name if host.endswith(SUFFIX) and name in self._kept else None
+
+    def of(self, target: str) -> str | None:
+        """As `of_host`, for a whole address."""
+        return self.of_host(urlsplit(target).hostname or "")
+
+    def deliver(self, wire: Wire, waits: float) -> Sent:  # noqa: ARG002 - others may take their time
+        """The request arrives, and whoever sent it hears the answer within so many seconds, or does not."""
+        return Answered(self.answer(wire))
 
     def send_later(self, wire: Wire, at: datetime) -> None:
         """The request is under way for longer than anybody waits."""

@@ -15,7 +15,7 @@ from uuid import UUID
 from fencepost.errors import FaultInjected
 from fencepost_ops.drill.baton import Execution, Killed
 from fencepost_ops.drill.ledger import DrillLedger
-from fencepost_ops.drill.process import Host
+from fencepost_ops.drill.process import Host, Network
 from fencepost_ops.drill.protocol import Fault, Protocol
 from fencepost_ops.drill.redis import VirtualRedis
 from fencepost_ops.drill.virtual import VirtualClock
@@ -104,7 +104,7 @@ class Strikes:
         if fault.do == "lost":
             self._lose(step, fault)
         elif fault.do == "delay" and fault.at == "dispatch.before_wire":
-            step.host.network = ("delay", fault.for_s)
+            step.host.network = Network(fault.for_s, fault.answers)
         else:
             self._stand_still(step, fault)
 
@@ -117,7 +117,7 @@ class Strikes:
 
     def _lose(self, step: Step, fault: Fault) -> None:
         if fault.at == "dispatch.before_wire":
-            step.host.network = ("lost", None)
+            step.host.network = Network(None, fault.answers)
         elif fault.at == "ledger.in_transaction":
             self._ledger.sessions["worker"].losing.add(step.execution)
         else:
