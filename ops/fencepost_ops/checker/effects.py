@@ -64,7 +64,7 @@ def _mine(ledger: Ledgered, effect: BookEffect) -> bool:
 
 
 def _anothers(ledger: Ledgered, effect: BookEffect) -> bool:
-    """Whether a run that was not read asked for it: a call that was read waited for it, or took its result."""
+    """Whether it is of a run that was not read: one that was waited for its key, or took its result."""
     if effect.origin.call is not None:
         return effect.origin.call not in ledger.calls
     return not any(call.attempts for call in ledger.of_key.get(effect.key or "", ()))
