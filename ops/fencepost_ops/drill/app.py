@@ -76,6 +76,7 @@ MANNERS: Final[dict[str, Manners]] = {
     "natural": Manners(dedupes_for=DAY),  # of what offsets a setting, which is no setting
     "neither": Manners(),
     "read": Manners(),
+    "brief": Manners(dedupes_for=60 * SECOND),
 }
 """How the services behave: as their contracts say, and no better."""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from fencepost.app import App, load_app
 from fencepost.clock import driven
+from fencepost.errors import UsageError
 from fencepost.testing import FAULTS
 from fencepost_ops.drill.app import MANNERS
 from fencepost_ops.drill.history import History
@@ -61,7 +62,7 @@ class Drill:
         """
         application = _limited(app or self._app(protocol.app), protocol.limits)
         clock = VirtualClock(protocol.seed)
-        services = downstream(clock) if downstream else Services(manners, clock)
+        services = downstream(clock) if downstream else Services(_changed(manners, protocol), clock)
         self.ledger.empty()
         names = [*protocol.sabotage, *(["blind_retry"] if protocol.recovery == "blind_retry" else [])]
         with driven(clock), ExitStack() as stack, _quiet():
@@ -77,6 +78,14 @@ class Drill:
         if name not in self._apps:
             self._apps[name] = load_app(name)
         return self._apps[name]
+
+
+def _changed(manners: Mapping[str, Manners], protocol: Protocol) -> Mapping[str, Manners]:
+    """The services' manners with what the protocol says of some; UsageError for a service that is none."""
+    if unknown := sorted(protocol.services.keys() - manners.keys()):
+        known = ", ".join(sorted(manners))
+        raise UsageError(f"services.{unknown[0]}: there is no such service; there are {known}")
+    return {**manners, **{name: manners[name].changed(one) for name, one in protocol.services.items()}}
 
 
 def _limited(app: App, limits: Limits) -> App:

@@ -134,6 +134,19 @@ class Expect(_Strict):
     violated: list[str] = Field(default_factory=list, description="invariants a sabotage makes fail")
 
 
+class Service(_Strict):
+    """How one service behaves instead of as it usually does; what is left out stays as it is."""
+
+    dedupes_for_s: float | None = Field(
+        None, ge=0, le=366 * 86_400, description="how long it remembers a key; 0: it never looks at keys"
+    )
+    lag_s: float | None = Field(None, ge=0, le=86_400, description="after which its lookup sees an effect")
+    refuses: list[Annotated[int, Field(ge=400, le=599)]] = Field(
+        default_factory=list, description="what it answers its first requests, without any effect"
+    )
+    receipts: str | None = Field(None, max_length=100, description="how its receipts begin")
+
+
 Count = Annotated[int, Field(ge=0, le=8)]
 
 
@@ -158,6 +171,9 @@ class Protocol(_Strict):
     runs: list[Asked] = Field(default_factory=lambda: [Asked()], min_length=1, max_length=50)
     fleet: Fleet = Fleet()
     limits: Limits = Limits()
+    services: dict[str, Service] = Field(
+        default_factory=dict, description="services that behave otherwise, by their name"
+    )
     faults: list[Fault] = Field(default_factory=list, max_length=50)
     events: list[Event] = Field(default_factory=list, max_length=50)
     recovery: Literal["contract", "blind_retry"] = Field(

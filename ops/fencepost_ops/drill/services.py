@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from fencepost.outcomes import Answered, Sent
 from fencepost.tools import Response
 from fencepost_ops.checker.books import BookEffect, BookRequest, origin
+from fencepost_ops.drill.protocol import Service
 from fencepost_ops.drill.virtual import VirtualClock
 
 SUFFIX: Final = ".drill"
@@ -27,10 +28,25 @@ class Manners:
     """What a service does with a repeated key, and how soon its lookup sees an effect.
 
     `dedupes_for`: how long it remembers a key; None: it never looks at keys. `lag`: of its lookup.
+    `refuses`: what it answers its first requests, which have no effect. `receipts`: how they begin.
     """
 
     dedupes_for: timedelta | None = None
     lag: timedelta = timedelta(0)
+    refuses: tuple[int, ...] = ()
+    receipts: str | None = None
+
+    def changed(self, given: Service) -> Manners:
+        """These, but for what a protocol says of the service."""
+        return replace(
+            self,
+            dedupes_for=self.dedupes_for
+            if given.dedupes_for_s is None
+            else timedelta(seconds=given.dedupes_for_s) or None,
+            lag=self.lag if given.lag_s is None else timedelta(seconds=given.lag_s),
+            refuses=tuple(given.refuses) or self.refuses,
+            receipts=self.receipts if given.receipts is None else given.receipts,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +100,9 @@ class Services:
         """The request arrives, and whoever sent it hears the answer within so many seconds, or does not."""
         return Answered(self.answer(wire))
 
+    def missed(self, wire: Wire) -> None:
+        """The request never arrives."""
+
     def send_later(self, wire: Wire, at: datetime) -> None:
         """The request is under way for longer than anybody waits."""
         self._sent += 1
@@ -125,6 +144,8 @@ class Services:
         if wire.path == "/refuse":
             return _json(400, {"error": "refused"})
         manners = self._manners[wire.service]
+        if len(kept.requests) <= len(manners.refuses):
+            return _json(manners.refuses[len(kept.requests) - 1], {"error": "refused"})
         dedupes = manners.dedupes_for is not None and wire.method != "PUT"
         first = self._first(kept, wire.key) if dedupes else None
         if first is not None and first.at + (manners.dedupes_for or timedelta(0)) > self._clock.now:
@@ -134,7 +155,7 @@ class Services:
             same = kept.settings.get(wire.path)
             if same is not None and same[0] == wire.body:
                 return _json(200, {"id": same[1]})
-        receipt = f"{wire.service}-{len(kept.effects) + 1}"
+        receipt = f"{manners.receipts or wire.service}-{len(kept.effects) + 1}"
         made = BookEffect(
             wire.service,
             receipt,
