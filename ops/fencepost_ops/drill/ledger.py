@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Final
+from typing import Final, LiteralString
 
 import psycopg
 
@@ -33,6 +33,7 @@ _TABLES: Final = (
     "epochs",
 )
 _EMPTY: Final = "".join(f"DELETE FROM fencepost.{table};" for table in _TABLES)
+_REFUSED_STATES: Final = ("FP", "23", "42501")
 _EMPTIED_ANEW: Final = 200  # histories after which the tables are given new files
 
 
@@ -49,6 +50,8 @@ class Sessions(Pool):
         self.held: dict[Execution | None, Connection] = {}
         self.losing: set[Execution | None] = set()
         """Executions that will not hear that their transaction was committed."""
+        self.refused: list[str] = []
+        """What Postgres has refused in this history: guards, constraints, privileges."""
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
@@ -67,6 +70,8 @@ class Sessions(Pool):
             self._undo(session)
             if not isinstance(error, psycopg.Error):
                 raise
+            if (error.sqlstate or "").startswith(_REFUSED_STATES):
+                self.refused.append(str(error).partition("\n")[0])
             translated = translate(error, self._dsn)
             if translated is error:
                 raise
@@ -98,6 +103,8 @@ class DrillLedger:
             role: Sessions(dsn, self._passed) for role, dsn in self.database.dsns.items() if role != "relay"
         }
         self.checkpoint: Callable[[], None] | None = None
+        self.once_empty: list[LiteralString] = []
+        """What is to be executed as soon as this history is forgotten: constraints that it does not meet."""
         self._emptied = 0
 
     def _passed(self) -> None:
@@ -112,6 +119,16 @@ class DrillLedger:
         else:
             self.owner.execute(_EMPTY)
         self.owner.execute("UPDATE fencepost.clock SET at = '2030-01-01 00:00:00+00', ahead = interval '0'")
+        while self.once_empty:
+            self.owner.execute(self.once_empty[0])
+            del self.once_empty[0]
+        for sessions in self.sessions.values():
+            sessions.refused.clear()
+
+    @property
+    def refused(self) -> list[str]:
+        """What Postgres has refused to anybody in this history."""
+        return [message for sessions in self.sessions.values() for message in sessions.refused]
 
     def move(self, clock: VirtualClock) -> None:
         """Have the ledger's clock say what this one says."""
