@@ -187,7 +187,8 @@ def _tried(plan: ChaosPlan, asked: _Asked, *, keep: bool) -> tuple[ChaosResult, 
             try:
                 result = _own(plan, asked, folder) if asked.data is None else _found(plan, asked, folder)
             except Exception:
-                click.echo(f"kept: {_kept(folder)}", err=True)
+                if any(folder.glob("fleet.log")):  # a fleet of ours was begun
+                    click.echo(f"kept: {_kept(folder)}", err=True)
                 raise
             if keep or result.problems:
                 kept = _kept(folder)
