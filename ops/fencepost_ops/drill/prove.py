@@ -1,0 +1,143 @@
+"""Proof that the checks can fail: each defence is switched off once, and something must be seen to break.
+
+Each sabotage's protocol runs twice: with the defence, which must be clean, and without it, which must break
+the invariant that the defence is for. Where another defence still holds, nothing of that invariant may break,
+and where that other is Postgres, it must have refused something.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencepost_ops.checker import PROMISES
+from fencepost_ops.drill.drill import Drill
+from fencepost_ops.drill.outcome import Outcome
+from fencepost_ops.drill.protocol import Protocol
+from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage
+from fencepost_ops.drill.sabotages.switch import EXPECTATION, POSTGRES
+
+NO_END: Final = "it did not come to an end"
+COLUMNS: Final = (*PROMISES, EXPECTATION)
+"""What can break: every verdict of the checker, and what the protocol expects besides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """One history: what it broke, and what Postgres refused in it."""
+
+    broke: tuple[str, ...]
+    problems: tuple[str, ...]
+    refused: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One sabotage: its history with the defence, and without it."""
+
+    sabotage: Sabotage
+    clean: Ran
+    broken: Ran
+
+    @property
+    def wrong(self) -> list[str]:
+        """Why it proves nothing, one sentence each; empty where it does."""
+        one, found = self.sabotage, []
+        if self.clean.problems:
+            found.append(f"with the defence: {'; '.join(self.clean.problems)}")
+        if one.layer == POSTGRES and not self.clean.refused:
+            found.append("with the defence Postgres refused nothing, so there was nothing to defend against")
+        if one.held_by is None and one.invariant not in self.broken.broke:
+            broke = ", ".join(self.broken.broke) or "nothing"
+            found.append(f"without the defence {one.invariant} still holds; what broke: {broke}")
+        if one.held_by is not None and one.invariant in self.broken.broke:
+            found.append(f"{one.invariant} broke, which {one.held_by} should have held")
+        if one.held_by == POSTGRES and not self.broken.refused:
+            found.append("Postgres is said to hold, and refused nothing")
+        return found
+
+    @property
+    def ok(self) -> bool:
+        """Whether it shows what it should."""
+        return not self.wrong
+
+    @property
+    def verdict(self) -> str:
+        """`caught`, `held by …`, or `NOT CAUGHT`."""
+        if not self.ok:
+            return "NOT CAUGHT"
+        return "caught" if self.sabotage.held_by is None else f"held by {self.sabotage.held_by}"
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        one = self.sabotage
+        return {
+            "sabotage": one.name,
+            "defence": one.about,
+            "off": one.layer,
+            "held_by": one.held_by,
+            "expected": one.invariant,
+            "broke": list(self.broken.broke),
+            "verdict": self.verdict,
+            "wrong": self.wrong,
+            "problems": list(self.broken.problems),
+        }
+
+
+def prove(drill: Drill, names: Iterable[str] = SABOTAGES) -> Iterator[Proof]:
+    """One proof after the other. Histories with the defence are run once for each protocol."""
+    clean: dict[str, Ran] = {}
+    for name in names:
+        one = SABOTAGES[name]
+        text = one.shows.to_text()
+        if text not in clean:
+            clean[text] = _ran(drill, one.shows)
+        yield Proof(one, clean[text], _ran(drill, one.shows.model_copy(update={"sabotage": [name]})))
+
+
+def _ran(drill: Drill, protocol: Protocol) -> Ran:
+    outcome = drill.run(protocol)
+    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused))
+
+
+def broke(outcome: Outcome) -> tuple[str, ...]:
+    """What is not as it must be. A history without an end breaks I12, which is not asserted of it."""
+    found = set(outcome.report.violated)
+    if not outcome.settled:
+        found.add("I12")
+    if any(not (problem.startswith("violated: ") or problem == NO_END) for problem in outcome.problems):
+        found.add(EXPECTATION)
+    return tuple(name for name in COLUMNS if name in found)
+
+
+def uncovered(proofs: Iterable[Proof]) -> list[str]:
+    """The invariants of which no proof shows that they can be seen to break."""
+    seen = {proof.sabotage.invariant for proof in proofs if proof.ok and proof.sabotage.held_by is None}
+    return [name for name in PROMISES if name not in seen]
+
+
+def matrix(proofs: Sequence[Proof]) -> tuple[list[str], list[list[str]]]:
+    """Headings and lines: defence × invariant. `X` is what had to break, `x` what broke with it."""
+    lines = [
+        [proof.sabotage.name, proof.sabotage.layer, *(_cell(proof, name) for name in COLUMNS), proof.verdict]
+        for proof in proofs
+    ]
+    return ["defence", "off", *COLUMNS, "verdict"], lines
+
+
+def _cell(proof: Proof, name: str) -> str:
+    expected = proof.sabotage.invariant == name
+    if name in proof.broken.broke:
+        return "X" if expected and proof.sabotage.held_by is None else "x"
+    return "=" if expected and proof.sabotage.held_by is not None else ""
+
+
+def to_json(proofs: Sequence[Proof]) -> dict[str, Any]:
+    """Everything as JSON values."""
+    missing = uncovered(proofs)
+    return {
+        "ok": all(proof.ok for proof in proofs) and not missing,
+        "uncovered": missing,
+        "sabotages": [proof.to_json() for proof in proofs],
+    }
