@@ -155,9 +155,24 @@ def test_each_class_is_held_to_what_it_promises_and_to_no_more(name: str) -> Non
 
 
 def test_one_attempt_with_two_effects_is_against_every_class() -> None:
-    late = [effect(1, 9), effect(1, 19, receipt="r-2")]
+    late = [effect(2, 19), effect(2, 29, receipt="r-3")]
+    attempts = [attempt(1), attempt(2, proved_absent=True)]
     for known in (DEDUPES, LOOKUP, NEITHER):
-        assert held([call("SUCCEEDED")], [attempt(1)], late, known)["I1"].violations
+        assert held([call("SUCCEEDED")], attempts, late, known)["I1"].violations
+
+
+def test_where_a_book_does_not_say_whose_they_are_all_must_have_been_too_late() -> None:
+    """The first attempt's time is over after two seconds, and its request may land a second later."""
+    attempts = [attempt(1), attempt(2, proved_absent=True)]
+
+    def verdict(*after: float) -> Verdict:
+        found = [effect(n, at, origin=Origin()) for n, at in enumerate(after)]
+        return held([call("SUCCEEDED")], attempts, found, LOOKUP)["I1"]
+
+    assert verdict(9, 11).notes
+    assert not verdict(9, 11).violations
+    assert verdict(2, 11).violations
+    assert verdict(9, 11, 12).violations  # more than there were attempts
 
 
 # -- whose an effect is --
