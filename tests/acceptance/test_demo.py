@@ -92,6 +92,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         os.close(one.out)
 
 
+@long_only
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_demo_settles_every_order_and_every_invariant_holds(
@@ -127,9 +128,9 @@ def test_a_demo_settles_every_order_and_every_invariant_holds(
 @pytest.mark.parametrize(
     ("moment", "number"),
     [
-        ("looking at the ledger", signal.SIGINT),
+        pytest.param("looking at the ledger", signal.SIGINT, marks=long_only),
         pytest.param("killed", signal.SIGKILL, marks=long_only),
-        pytest.param("froze", signal.SIGTERM, marks=long_only),
+        ("froze", signal.SIGTERM),
     ],
 )
 def test_a_demo_that_is_cut_short_leaves_nothing_behind(

@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tests.acceptance.stage import ROLES, Stage, is_frozen, step
+from tests.acceptance.weather import long_only
 from tests.acceptance.weather.load import ORDER, all_settle, done, orders, under_way
 from tests.acceptance.weather.resets import broker
 from tests.awaiting import until
@@ -19,6 +20,7 @@ WORKERS = ["planner-1", "dispatcher-1", "reconciler-1", "compensator", "dispatch
 WASTE = {"ToolOutcomeMarkedUnknown", "ModelOutcomeUnknown", "ToolAttemptFailed"}
 
 
+@long_only
 def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:
     sent = orders(stage, 15)
     under_way(stage, sent)
@@ -28,6 +30,7 @@ def test_a_wiped_redis_loses_nothing(stage: Stage) -> None:
     all_settle(stage, sent)
 
 
+@long_only
 def test_a_killed_redis_costs_time_only(stage: Stage) -> None:
     sent = orders(stage, 15)
     under_way(stage, sent)
@@ -38,6 +41,7 @@ def test_a_killed_redis_costs_time_only(stage: Stage) -> None:
     all_settle(stage, sent | late)
 
 
+@long_only
 def test_a_crashed_postgres_costs_time_only(stage: Stage) -> None:
     sent = orders(stage, 15)
     under_way(stage, sent)

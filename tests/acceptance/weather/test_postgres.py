@@ -46,6 +46,7 @@ def test_a_wire_to_postgres_that_is_dead_for_a_while_costs_time_only(stage: Stag
     all_settle(stage, sent | orders(stage, 2))
 
 
+@long_only
 def test_slow_wires_to_both_servers_cost_time_only(stage: Stage) -> None:
     routed(stage).ledger.latency_s = 0.01
     routed(stage).redis.latency_s = 0.05

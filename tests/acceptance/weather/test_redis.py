@@ -55,6 +55,7 @@ def test_a_frozen_redis_costs_time_only(stage: Stage) -> None:
     all_settle(stage, sent | late)
 
 
+@long_only
 def test_connections_that_fall_silent_are_given_up_celery_10502(stage: Stage) -> None:
     """celery/celery#10502: a half-open socket; no end, no error, no byte."""
     sent = orders(stage, COUNT)
@@ -64,6 +65,7 @@ def test_connections_that_fall_silent_are_given_up_celery_10502(stage: Stage) ->
     all_settle(stage, sent | orders(stage, 2))
 
 
+@long_only
 def test_lost_replies_make_no_second_owner_redis_py_4082(stage: Stage) -> None:
     """A lease may be granted, a message sent or taken, and nobody hears of it: fences may have gaps.
 

@@ -1,0 +1,205 @@
+"""Strikes: each does what it says to real processes and wires, waits for nothing, and ends when it must."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fencepost.testing import FAULTS
+from fencepost_ops import chaos_strikes
+from fencepost_ops.chaos_found import descendants
+from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss
+from fencepost_ops.chaos_strikes import Strikes, stopped
+from fencepost_ops.chaos_takeovers import Takeovers
+from fencepost_ops.demo_plan import Kill
+from fencepost_ops.weather import Proxy
+from tests.awaiting import until
+
+HOST = ["sh", "-c", "sleep 600 & wait"]  # a process with a pulse
+
+
+class FakeReader:
+    """A ledger in which these processes have work in hand."""
+
+    def __init__(self) -> None:
+        self.busy: list[int] = []
+
+    def execute(self, statement: str, _values: Any) -> Any:
+        self.rows = [(pid,) for pid in self.busy] if statement == chaos_strikes._BUSY else []
+        return self
+
+    def fetchall(self) -> list[Any]:
+        return self.rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.rows)
+
+
+class FakeFleet:
+    """Two real processes that do nothing, a real wire, and what else it was asked for."""
+
+    def __init__(self) -> None:
+        self.children = {f"planner-{n}": subprocess.Popen(HOST, start_new_session=True) for n in (1, 2)}
+        self.wire = Proxy()
+        self.wires = {"redis": self.wire}
+        self.lost: list[str] = []
+        self.ahead: list[float] = []
+
+    def pids(self, role: str | None = None) -> dict[str, int]:
+        alive = {name: child.pid for name, child in self.children.items() if child.poll() is None}
+        return alive if role in (None, "planner") else {}
+
+    def lose(self, fault: str) -> None:
+        self.lost.append(fault)
+
+    def move_clock(self, ahead_s: float) -> None:
+        self.ahead.append(ahead_s)
+
+    def close(self) -> None:
+        for child in self.children.values():
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        self.wire.close()
+
+
+class World:
+    def __init__(self, folder: Path) -> None:
+        self.fleet = FakeFleet()
+        self.reader = FakeReader()
+        self.said: list[str] = []
+        takeovers = Takeovers(self.reader)  # type: ignore[arg-type]
+        self.strikes = Strikes(self.fleet, takeovers, folder, self.said.append)
+
+    @property
+    def first(self) -> int:
+        return min(child.pid for child in self.fleet.children.values())
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
+    yield made
+    made.strikes.calm()
+    made.fleet.close()
+
+
+def test_a_kill_waits_for_a_busy_process_as_long_as_it_is_patient(world: World) -> None:
+    assert not world.strikes.strike(Kill("planner"), patient=True)
+    busy = world.fleet.children["planner-2"]
+    world.reader.busy = [busy.pid]
+    assert world.strikes.strike(Kill("planner"), patient=True)
+    assert busy.wait() == -signal.SIGKILL
+    assert world.strikes.strike(Kill("planner"))  # whoever there is
+    until("both are dead", lambda: world.fleet.pids() == {})
+    assert not world.strikes.strike(Kill("planner"))
+    assert not world.strikes.strike(Kill("relay"))
+    assert world.strikes.done == {"kill": 2}
+
+
+def test_a_death_of_a_host_takes_the_pulse_with_it(world: World) -> None:
+    pid = world.first
+    until("a pulse", lambda: descendants(pid))
+    (pulse,) = descendants(pid)
+    assert world.strikes.strike(HostDeath("planner"))
+    until("the pulse is gone", lambda: not Path(f"/proc/{pulse}").exists() or _zombie(pulse))
+    assert pid not in world.fleet.pids().values()
+
+
+def _zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_frozen_process_is_woken_in_time_and_not_struck_meanwhile(world: World) -> None:
+    assert world.strikes.strike(Doze("planner", host=False, for_s=0.0))
+    until("a frozen process", lambda: stopped(world.first))
+    assert world.strikes.strike(Doze("planner", host=False, for_s=600))
+    assert not world.strikes.strike(Kill("planner"))  # both are asleep
+    assert not world.strikes.look()
+    assert not stopped(world.first)
+    other = world.fleet.children["planner-2"].pid
+    until("the other one frozen", lambda: stopped(other))
+    world.strikes.calm()
+    assert not stopped(other)
+    assert world.strikes.look()
+
+
+def test_who_was_paused_by_a_fault_point_is_found_and_woken(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(chaos_strikes, "PAUSED_S", 0.0)
+    os.kill(world.first, signal.SIGSTOP)
+    until("a paused process", lambda: stopped(world.first))
+    world.strikes.look()
+    until("a woken process", lambda: not stopped(world.first))
+    assert world.strikes.paused == 1
+
+
+@pytest.mark.parametrize(
+    ("foul", "switches"),
+    [
+        (Foul("partition", "redis", 600), {"refusing": True}),
+        (Foul("partition", "redis", 600, silent=True), {"hanging": True}),
+        (Foul("slow", "redis", 600, latency_s=0.2), {"latency_s": 0.2}),
+        (Foul("drop-response", "redis", 600), {"swallowing": True}),
+    ],
+)
+def test_a_wire_has_one_weather_at_a_time_and_a_clear_sky_afterwards(
+    foul: Foul, switches: dict[str, Any], world: World
+) -> None:
+    fair = {"refusing": False, "hanging": False, "latency_s": 0.0, "swallowing": False}
+
+    def now() -> dict[str, Any]:
+        return {name: getattr(world.fleet.wire, name) for name in fair}
+
+    assert world.strikes.strike(foul)
+    assert now() == fair | switches
+    assert not world.strikes.strike(Foul("slow", "redis", 1))
+    assert not world.strikes.look()
+    world.strikes.calm()
+    assert now() == fair
+    assert world.strikes.done == {foul.fault: 1}
+
+
+def test_the_clock_jumps_and_is_set_back(world: World) -> None:
+    assert world.strikes.strike(Jump(12.0, 600))
+    assert not world.strikes.strike(Jump(3.0, 1))
+    world.strikes.calm()
+    assert world.fleet.ahead == [12.0, 0]
+
+
+def test_a_server_is_lost_as_the_fault_is_named(world: World) -> None:
+    assert world.strikes.strike(Loss("postgres-restart"))
+    assert (world.fleet.lost, world.strikes.done) == (["postgres-restart"], {"postgres-restart": 1})
+
+
+def test_what_has_not_fired_stays_armed_and_what_has_may_fire_again(world: World, tmp_path: Path) -> None:
+    def armed() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads((tmp_path / "faults.planner").read_text())
+        return found
+
+    world.strikes.strike(Arm("planner", "planner.after_claim=crash"))
+    world.strikes.strike(Arm("planner", "planner.after_model=pause"))
+    assert armed()["spec"] == "planner.after_claim=crash,planner.after_model=pause"
+    (Path(armed()["once"]) / "planner.after_claim.crash.1").touch()
+    assert world.strikes.fired == ["planner: planner.after_claim.crash.1"]
+    before = armed()["once"]
+    world.strikes.strike(Arm("planner", "planner.after_claim=crash"))
+    assert armed()["spec"] == "planner.after_model=pause,planner.after_claim=crash"
+    assert armed()["once"] != before
+    world.strikes.calm()
+    assert not (tmp_path / "faults.planner").exists()
+
+
+def test_who_enqueues_is_armed_in_this_process(world: World) -> None:
+    assert world.strikes.strike(Arm(PRODUCER, "enqueue.after_commit=error"))
+    assert FAULTS.armed
+    world.strikes.calm()
+    assert not FAULTS.armed
