@@ -7,6 +7,7 @@ module is its JSON Schema; `tests/unit/test_drill_protocol.py` keeps the two equ
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -213,11 +214,24 @@ def parse_protocol(text: str, named: str) -> Protocol:
     try:
         return Protocol.model_validate(given)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, one['loc'])) or 'the whole'}: {one['msg'].removeprefix('Value error, ')}"
-            for one in error.errors(include_url=False, include_input=False, include_context=False)
-        ]
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = [f"{_place(one['loc'])}: {_said(one['type'], one['msg'])}" for one in found]
         raise UsageError(f"the protocol {named} is none: {'; '.join(problems)}") from None
+
+
+def _place(path: Sequence[int | str]) -> str:
+    """`faults[0].at`."""
+    parts = [f"[{one}]" if isinstance(one, int) else f".{one}" for one in path]
+    return "".join(parts).removeprefix(".") or "the whole"
+
+
+def _said(kind: str, message: str) -> str:
+    if kind == "extra_forbidden":
+        return "there is nothing of this name here (`fencepost drill --schema` says what there is)"
+    if kind == "missing":
+        return "it is missing"
+    message = message.removeprefix("Value error, ").removeprefix("Input ")
+    return f"{message[:1].lower()}{message[1:]}"
 
 
 def json_schema() -> dict[str, Any]:
