@@ -84,7 +84,10 @@ class Dependency:
         self._app = app
 
     def book(self, function: BookT) -> BookT:
-        """Register who reads the service's own list of effects, for `fencepost audit`. Not needed to run."""
+        """Register who reads the service's own list of effects, for `fencepost audit` and `fencepost check`.
+
+        Not needed to run.
+        """
         if self.spec.scope in self._app.books:
             raise UsageError(f"dependency {self.spec.scope} has two books")
         self._app.books[self.spec.scope] = function

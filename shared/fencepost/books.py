@@ -1,4 +1,4 @@
-"""A downstream's own list of effects, as an application reads it for `fencepost audit`."""
+"""A downstream's own list of effects, as an application reads it for `fencepost audit` and `check`."""
 
 from __future__ import annotations
 

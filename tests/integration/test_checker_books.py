@@ -10,7 +10,16 @@ import pytest
 from fencepost.events import Event
 from fencepost_ops.checker import Origin, Report, ToolTerms
 from fencepost_ops.local import LocalPostgres
-from tests.integration.checker_world import TERMS, World, built, changed, copy_of, sentence
+from tests.integration.checker_world import (
+    TERMS,
+    World,
+    built,
+    changed,
+    copy_of,
+    culprit,
+    place,
+    sentence,
+)
 
 SECOND = timedelta(seconds=1)
 
@@ -41,7 +50,10 @@ def goes_red(report: Report, invariant: str, *names: object) -> None:
 def test_a_second_effect_of_one_intent_is_found(world: World) -> None:
     paid = world.effect("r-paid")
     world.books.kept.append(replace(paid, receipt="r-again", at=paid.at + SECOND))
-    goes_red(world.check(), "I1", "2 effects of one intent", "r-paid", "r-again", world.paid, world.completed)
+    report = world.check()
+    goes_red(report, "I1", "2 effects of one intent", "r-paid", "r-again", world.paid, world.completed)
+    named, events = culprit(report, "I1"), world.bench.events(world.completed)
+    assert (named.attempt, named.event) == (1, events[place(events, "ToolAttemptStarted")].seq)
 
 
 def test_a_success_without_an_effect_is_found(world: World) -> None:

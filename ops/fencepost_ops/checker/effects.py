@@ -106,7 +106,7 @@ class _Intents:
         if len(found) > 1:
             text = f"{len(found)} effects of one intent: {_receipts(found)}; {self._says(holder)}"
             excuse = classes.several(self._ledger, key, found, self._known(holder))
-            yield from self._told(holder, key, text, excuse)
+            yield from self._told(holder, key, text, excuse, found)
         for call in calls:
             if call.state == C.SUCCEEDED and call.effect != "read":
                 yield from self._succeeded(call, key, found)
@@ -116,7 +116,7 @@ class _Intents:
         told = {kept for e in found for kept in (e.receipt, sanitize(e.receipt, _ANY))}
         if not found:
             text = f"no effect in the book of {call.scope.partition('/')[0]}, yet {self._says(call)}"
-            yield from self._told(call, key, text, classes.missing(self._ledger, call, known))
+            yield from self._told(call, key, text, classes.missing(self._ledger, call, known), found)
         elif call.receipt and "" not in told and call.receipt not in told and not (known and known.sets):
             # Each time something is set may have a receipt of its own.
             text = f"{call.named} carries receipt {call.receipt}, the book has {_receipts(found)}"
@@ -131,7 +131,7 @@ class _Intents:
         text = f"an effect that should not be: {_receipts(found)}, yet {self._says(holder)}"
         known = self._known(holder)
         excuse = classes.undue(self._ledger, holder, found, known) if holder is not None else None
-        yield from self._told(holder, key, text, excuse)
+        yield from self._told(holder, key, text, excuse, found)
 
     def _of_a_read(self, effect: BookEffect) -> Iterator[Violation]:
         call = self._ledger.calls.get(effect.origin.call) if effect.origin.call is not None else None
@@ -139,8 +139,13 @@ class _Intents:
             text = f"run {call.run}: {_receipts([effect])} is an effect of {call.named}, which only reads"
             yield Violation(text, call.tenant, call.run, call.id, effect.origin.attempt)
 
-    def _told(self, call: CallRow | None, key: str, text: str, excuse: str | None) -> Iterator[Violation]:
-        violation = _names(call, key, text)
+    def _told(
+        self, call: CallRow | None, key: str, text: str, excuse: str | None, found: Sequence[BookEffect]
+    ) -> Iterator[Violation]:
+        """Asserted or noted. Of several effects the last one is the one too many."""
+        last = max(found, key=lambda e: e.at, default=None)
+        made = self._ledger.made(last) if last is not None else None
+        violation = _names(call, key, text, made)
         if excuse is None:
             yield violation
         else:
@@ -175,7 +180,12 @@ def _by_key(effects: Sequence[BookEffect]) -> dict[str, list[BookEffect]]:
 
 
 def _receipts(found: Sequence[BookEffect]) -> str:
-    return ", ".join(f"{e.service} {e.called}" for e in found)
+    return ", ".join(_told_of(e) for e in found)
+
+
+def _told_of(effect: BookEffect) -> str:
+    attempt = effect.origin.attempt
+    return f"{effect.service} {effect.called}" + (f" of attempt {attempt}" if attempt is not None else "")
 
 
 def _holder(calls: Sequence[CallRow]) -> CallRow | None:
@@ -185,10 +195,11 @@ def _holder(calls: Sequence[CallRow]) -> CallRow | None:
     return next(iter([*may, *tried, *calls]), None)
 
 
-def _names(call: CallRow | None, key: str, text: str) -> Violation:
+def _names(call: CallRow | None, key: str, text: str, made: Started | None = None) -> Violation:
     where = f"run {call.run}: " if call else ""
     tenant, run, call_id = (call.tenant, call.run, call.id) if call else (None, None, None)
-    return Violation(f"{where}key {key[:12]}…: {text}", tenant, run, call_id, key=key)
+    attempt, event = (made.attempt, made.event) if made and made.call == call_id else (None, None)
+    return Violation(f"{where}key {key[:12]}…: {text}", tenant, run, call_id, attempt, event, key)
 
 
 # -- I2 ------------------------------------------------------------------------------------------------
