@@ -13,6 +13,7 @@ from typing import Any, Final
 from fencepost.canonical import sanitize
 from fencepost.events import EventType
 
+_REFUSED: Final = 400  # statuses from here on
 _TEXT: Final = 200  # characters of one stored text in a sentence
 E = EventType
 
@@ -217,20 +218,14 @@ def why_one(key: Key) -> str:
     effect = key.effects[0]
     if len(key.requests) == 1:
         return f"{arrived}, and had one effect: {effect.named}"
+    others = [one for one in key.requests if (one.call, one.attempt) != (effect.call, effect.attempt)]
     if key.kind == "dedupes":
-        return f"{arrived} under one key; the service made one effect, {effect.named}, and knew the key again"
-    if all(
-        one.status is not None and one.status >= _REFUSED for one in key.requests if not _made(one, effect)
-    ):
-        return f"{arrived} under one key; all but one were refused, and one had an effect: {effect.named}"
-    return f"{arrived} under one key; asking for the same again changed nothing: {effect.named}"
-
-
-_REFUSED: Final = 400
-
-
-def _made(request: Booked, effect: Booked) -> bool:
-    return (request.call, request.attempt) == (effect.call, effect.attempt)
+        how = "which the service knew again"
+    elif all(one.status is not None and one.status >= _REFUSED for one in others):
+        how = "all but one refused"
+    else:
+        how = "and the same again changed nothing"
+    return f"{arrived} under one key, {how}: one effect, {effect.named}"
 
 
 def _count(number: int, what: str) -> str:
