@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -242,7 +243,8 @@ def _struck(
     screen: ChaosScreen,
     stack: ExitStack,
 ) -> ChaosResult:
-    strikes = Strikes(fleet, Takeovers(trial.reader), folder, screen.note)
+    takeovers = Takeovers(trial.reader, note=screen.note)
+    strikes = Strikes(fleet, takeovers, folder, screen.note)
     stack.callback(strikes.calm)
     Storm(plan, trial, strikes, screen).run()
     screen.say("checking the ledger against the services' own books")
@@ -252,11 +254,14 @@ def _struck(
     others = (
         check(trial.reader.session, books, settled=False, terms=terms(load_app(ORDERS))) if found else None
     )
+    outcome = trial.judge(tolerance, alone=not found)
+    if isinstance(fleet, OwnFleet):
+        outcome = replace(outcome, faults=fleet.met + Counter(outcome.faults))
     return ChaosResult(
         plan=plan,
         found=found,
         figures=count(trial.reader, trial.tenant, trial.sandbox.book.effects(), trial.enqueued),
-        outcome=trial.judge(tolerance, alone=not found),
+        outcome=outcome,
         others=others,
         settled=trial.settled,
         settle_within_s=trial.settle_within_s,
@@ -265,8 +270,8 @@ def _struck(
         injected=dict(strikes.done),
         fired=tuple(strikes.fired),
         waits=tuple(trial.waits),
-        takeovers=strikes.takeovers.seconds(),
-        in_calm=strikes.takeovers.seconds(calm=True),
+        takeovers=takeovers.seconds(),
+        in_calm=takeovers.seconds(calm=True),
         seconds=screen.elapsed,
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,13 @@ AWAY_S: Final = 0.5  # how long a killed server stays away
 
 
 class OwnFleet(RoutedFleet):
-    """A routed fleet whose servers can be lost, and whose ledger's clock moved."""
+    """A routed fleet whose servers can be lost, and whose ledger's clock moved. `met`: how often the services
+    that were lost had failed by themselves, by kind.
+    """
+
+    def __init__(self, options: FleetOptions) -> None:
+        super().__init__(options)
+        self.met: Counter[str] = Counter()
 
     def lose(self, fault: str) -> None:
         """Wipe Redis or kill a server, as the fault is named; returns when it is there again."""
@@ -34,6 +41,7 @@ class OwnFleet(RoutedFleet):
             return
         if fault == "services":
             assert self.sandbox is not None  # chaos has one
+            self.met.update(self.sandbox.get("/faults")["fired"])  # a new one counts anew
             self.sandbox.kill()
         elif fault == "redis-restart":
             os.kill(self.valkey.pid, signal.SIGKILL)

@@ -220,7 +220,13 @@ class Strikes:
         if self._lasts(what):
             return False
         self.fleet.move_clock(one.ahead_s)
-        self._last(what, one.for_s, lambda: self.fleet.move_clock(0))
+        over = self.takeovers.begin_outage(trail_s=one.ahead_s)  # what was due meanwhile is as late now
+
+        def set_back() -> None:
+            self.fleet.move_clock(0)
+            over()
+
+        self._last(what, one.for_s, set_back)
         self.say(f"clock: {one.ahead_s:g} s ahead, set back after {one.for_s:.1f} s")
         return True
 

@@ -58,10 +58,11 @@ class Takeover:
 
 @dataclass(slots=True)
 class Takeovers:
-    """Follows what struck processes held; `look` must be called again and again."""
+    """Follows what struck processes held; `look` must be called again and again. `note` is told of each."""
 
     reader: Reader
     clock: Callable[[], float] = time.monotonic
+    note: Callable[[str], object] = lambda _: None
     found: list[Takeover] = field(default_factory=list)
     _waiting: list[_Waiting] = field(default_factory=list)
     _strikes: int = 0
@@ -82,13 +83,13 @@ class Takeovers:
         self.look()
         self._waiting = [one for one in self._waiting if one.strike != strike]
 
-    def begin_outage(self) -> Callable[[], None]:
-        """Weather or an outage begins now; it ends when the answer is called."""
+    def begin_outage(self, trail_s: float = 0.0) -> Callable[[], None]:
+        """Weather or an outage begins now; it ends `trail_s` after the answer is called."""
         place = len(self._outages)
         self._outages.append((self.clock(), None))
 
         def over() -> None:
-            self._outages[place] = (self._outages[place][0], self.clock())
+            self._outages[place] = (self._outages[place][0], self.clock() + trail_s)
 
         return over
 
@@ -113,6 +114,10 @@ class Takeovers:
             one = self._waiting[place]
             if taken and not recorded:
                 self.found.append(Takeover(one.fault, now - one.at, self._calm(one.at, now)))
+                run, call, fence, _ = one.item
+                self.note(
+                    f"claimed {now - one.at:.1f} s after a {one.fault}: run {run}, call {call}, held {fence}"
+                )
             if taken or recorded:
                 over.add(place)
         self._waiting = [
