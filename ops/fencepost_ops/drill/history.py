@@ -33,7 +33,7 @@ from fencepost_workers.role import Message
 from fencepost_workers.sweep import sweep
 
 STEPS: Final = 3000  # a history that takes more has no end
-HORIZON_S: Final = 7200.0
+HORIZON_S: Final = 7200.0  # nor does one that lasts so long after its last event
 TICK: Final = timedelta(milliseconds=1)  # what a step takes
 THOROUGH: Final = timedelta(seconds=1.1)  # a relay finds what lies below its floor once a second
 
@@ -105,7 +105,8 @@ class History:
                     self.fleet.spawn(queue)
             for _ in range(self.protocol.fleet.relay):
                 self.fleet.spawn_relay()
-            while self.taken < STEPS and self.clock.seconds < HORIZON_S:
+            horizon = HORIZON_S + max((at for at, _, _ in self._due), default=0.0)
+            while self.taken < STEPS and self.clock.seconds < horizon:
                 if not self._once():
                     self.settled = True
                     break
