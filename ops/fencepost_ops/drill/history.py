@@ -57,10 +57,12 @@ SELECT c.id::text, c.label, c.state, c.doubt, r.id::text, r.status,
        (SELECT e.type || ' (event ' || e.seq || ')' FROM fencepost.events e
         WHERE e.run = r.id AND (e.call = c.id OR c.id IS NULL AND e.call IS NULL)
         ORDER BY e.seq DESC LIMIT 1),
-       o.queue, o.due_at
+       o.queue, o.due_at, o.generation, last.seq, last.projection
 FROM fencepost.runs r
 LEFT JOIN fencepost.calls c ON c.id = %(id)s
 LEFT JOIN fencepost.outbox o ON o.subject = coalesce(c.id, r.id)
+LEFT JOIN LATERAL (SELECT e.seq, e.projection FROM fencepost.events e WHERE e.run = r.id
+                   ORDER BY e.seq DESC LIMIT 1) AS last ON true
 WHERE r.id = coalesce((SELECT run FROM fencepost.calls WHERE id = %(id)s), %(id)s)
 """
 
@@ -131,9 +133,9 @@ class History:
             return True
         if not self._due or self._due[0][0] > self.clock.seconds:
             return False
-        _, _, what = self._due.pop(0)
+        _, number, what = self._due.pop(0)
         if isinstance(what, Asked):
-            self._ask(self.protocol.runs.index(what))
+            self._ask(number)  # runs come first in what was wanted
         else:
             self._tick()
             self._event(what)
@@ -309,7 +311,7 @@ class History:
         row = self._ledger.owner.execute(_LEFT, {"id": subject}).fetchone() if subject else None
         if row is None:
             return Left()
-        left, due = Left(*row[:8]), row[8]
+        left, due = Left(*row[:8], generation=row[9], seq=row[10], projection=row[11]), row[8]
         return left if due is None or due.year > 9000 else replace(left, due_s=(due - START).total_seconds())
 
 
