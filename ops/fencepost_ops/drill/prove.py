@@ -7,6 +7,7 @@ and where that other is Postgres, it must have refused something.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -21,6 +22,9 @@ from fencepost_ops.drill.sabotages.switch import EXPECTATION, POSTGRES
 NO_END: Final = "it did not come to an end"
 COLUMNS: Final = (*PROMISES, EXPECTATION)
 """What can break: every verdict of the checker, and what the protocol expects besides."""
+
+
+_HEADINGS: Final = {"I6.replay": "I6r", EXPECTATION: "exp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Proof:
             "verdict": self.verdict,
             "wrong": self.wrong,
             "problems": list(self.broken.problems),
+            "protocol": json.loads(one.shows.to_text()),
         }
 
 
@@ -123,7 +128,7 @@ def matrix(proofs: Sequence[Proof]) -> tuple[list[str], list[list[str]]]:
         [proof.sabotage.name, proof.sabotage.layer, *(_cell(proof, name) for name in COLUMNS), proof.verdict]
         for proof in proofs
     ]
-    return ["defence", "off", *COLUMNS, "verdict"], lines
+    return ["defence!", "off?", *(_HEADINGS.get(name, name) for name in COLUMNS), "verdict!"], lines
 
 
 def _cell(proof: Proof, name: str) -> str:
