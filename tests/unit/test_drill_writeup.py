@@ -125,9 +125,9 @@ def request(attempt: int, status: int = 201) -> Booked:
             "SUCCEEDED",
             "dedupes",
             2,
-            [effect("r-1", 1)],
+            [Booked("wallet", 1.0, "k", "r-1")],
             [request(1), request(2, 200)],
-            "2 requests arrived under one key, which the service knew again: one effect, receipt r-1 (attempt 1)",
+            "2 requests arrived under one key, which the service knew again: one effect, receipt r-1",
         ),
         (
             "SUCCEEDED",

@@ -311,7 +311,7 @@ class History:
         row = self._ledger.owner.execute(_LEFT, {"id": subject}).fetchone() if subject else None
         if row is None:
             return Left()
-        left, due = Left(*row[:8], generation=row[9], seq=row[10], projection=row[11]), row[8]
+        left, due = replace(Left(*row[:8]), generation=row[9], seq=row[10], projection=row[11]), row[8]
         return left if due is None or due.year > 9000 else replace(left, due_s=(due - START).total_seconds())
 
 
