@@ -41,8 +41,9 @@ from fencepost_ops.trial import Trial, data_folder, interruptible
 from fencepost_ops.up import Scale
 
 DEADLINE_S: Final = 900.0  # of a run, on top of the seconds: jumps of the clock must not use it up
-SETTLE_WITHIN_S: Final = 180.0  # with the short timeouts of a fleet of our own
+SETTLE_WITHIN_S: Final = 180.0  # after the last strike, with the short timeouts of a fleet of our own
 FOUND_SETTLE_WITHIN_S: Final = 300.0  # with those of production
+SETTLE_A_RUN_S: Final = 0.1  # on top for each run: on a busy machine all of them may be left for the end
 
 
 class Faults(click.ParamType[tuple[str, ...]]):
@@ -214,8 +215,7 @@ def _own(plan: ChaosPlan, asked: _Asked, folder: Path) -> ChaosResult:
         fleet.start(screen.note)
         fleet.wait_ready()
         screen.say(f"{len(fleet.pids())} processes are up; {len(plan.strikes)} strikes to come")
-        deadline = timedelta(seconds=plan.seconds + DEADLINE_S)
-        trial = Trial(fleet, screen, tenant=TENANT, deadline=deadline, settle_within_s=SETTLE_WITHIN_S)
+        trial = _trial(plan, fleet, screen, TENANT, SETTLE_WITHIN_S)
         stack.callback(trial.close)
         result = _struck(plan, fleet, trial, folder, screen, stack)
         return replace(result, fenced_writes=log.fenced_writes)
@@ -228,11 +228,17 @@ def _found(plan: ChaosPlan, asked: _Asked, folder: Path) -> ChaosResult:
         screen.say(
             f"{len(fleet.pids())} processes found; {len(plan.strikes)} strikes to come, tenant {stamp}"
         )
-        deadline = timedelta(seconds=plan.seconds + DEADLINE_S)
-        within = FOUND_SETTLE_WITHIN_S
-        trial = Trial(fleet, screen, tenant=stamp, deadline=deadline, settle_within_s=within)
+        trial = _trial(plan, fleet, screen, stamp, FOUND_SETTLE_WITHIN_S)
         stack.callback(trial.close)
         return _struck(renamed(plan, stamp), fleet, trial, folder, screen, stack)
+
+
+def _trial(
+    plan: ChaosPlan, fleet: OwnFleet | FoundFleet, screen: ChaosScreen, tenant: str, settle_within_s: float
+) -> Trial:
+    within = settle_within_s + SETTLE_A_RUN_S * len(plan.arrivals)
+    deadline = timedelta(seconds=plan.seconds + DEADLINE_S)
+    return Trial(fleet, screen, tenant=tenant, deadline=deadline, settle_within_s=within)
 
 
 def _struck(
