@@ -214,6 +214,15 @@ def test_a_first_attempt_while_its_run_stops_is_found(world: World) -> None:
         goes_red(world.check(), "I3", "although the run was STOPPING", world.paid)
 
 
+def test_a_compensation_of_a_run_that_does_not_compensate_is_found(world: World) -> None:
+    def unasked(events: Events) -> Events:
+        del events[place(events, "CompensationRequested")]
+        return events
+
+    with forged(world, world.stopped, unasked):
+        goes_red(world.check(), "I3", "although the run was STOPPING", world.refund)
+
+
 @pytest.mark.parametrize(
     ("known", "may"),
     [
