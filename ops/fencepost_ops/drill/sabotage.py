@@ -9,14 +9,17 @@ from typing import Final
 
 from fencepost.errors import UsageError
 from fencepost_ops.drill.sabotages.decisions import DECISIONS
+from fencepost_ops.drill.sabotages.doubts import DOUBTS
 from fencepost_ops.drill.sabotages.guards import GUARDS
 from fencepost_ops.drill.sabotages.processes import PROCESSES
+from fencepost_ops.drill.sabotages.proposals import PROPOSALS
 from fencepost_ops.drill.sabotages.runs import RUNS
 from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-SABOTAGES: Final[dict[str, Sabotage]] = {one.name: one for one in (*DECISIONS, *RUNS, *PROCESSES, *GUARDS)}
+_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *GUARDS)
+SABOTAGES: Final[dict[str, Sabotage]] = {one.name: one for one in _ALL}
 """All there are, by name."""
 
 

@@ -9,23 +9,20 @@ from typing import Any, Final
 
 from fencepost import commands as c
 from fencepost import deadlines, recovery
-from fencepost.authority import AuthorizationDecision
 from fencepost.contracts import Effect
 from fencepost.decide import dispatch, reconcile
 from fencepost.decide.fold import Fold
 from fencepost.doubts import Decision, Facts, Repeat
-from fencepost.events import EventType
 from fencepost.ledger import folding
 from fencepost.outcomes import Outcome, Refused, Unsure
 from fencepost.records import amended
 from fencepost.states import CallState
 from fencepost.subjects import Call, View
 from fencepost_ops.drill.protocol import Asked, Expect, Fault, Fleet, Limits, Protocol
-from fencepost_ops.drill.sabotages.switch import Sabotage, code, entry, every, in_depth, muted
+from fencepost_ops.drill.sabotages.switch import Sabotage, code, entry, in_depth, muted
 from fencepost_workers import attempts
 
 Made = Callable[..., Any]
-E = EventType
 
 
 def calls(contract: str, **more: Any) -> list[Asked]:
@@ -237,26 +234,6 @@ _BELIEVED: Final = (
 # -- whether it may be sent, and for how long --------------------------------------------------------------
 
 
-def _as_recorded(authorize: Made) -> Made:
-    def decided(fold: Fold, call: Call, tool: Any, phase: str, attempt: int) -> Any:
-        if phase == "claim":
-            return AuthorizationDecision(True, "it was allowed when it was recorded", "recorded")
-        return authorize(fold, call, tool, phase, attempt)
-
-    return decided
-
-
-def _untold(emit: Made) -> Made:
-    def told(fold: Fold, kind: EventType, body: dict[str, Any], **named: Any) -> Any:
-        skipped = kind == E.AUTHORIZATION_ALLOWED and body.get("phase") == "claim"
-        return None if skipped else emit(fold, kind, body, **named)
-
-    return told
-
-
-_UNAUTHORISED: Final = every(code(Fold, "authorize", _as_recorded), code(Fold, "emit", _untold))
-
-
 def _without_deadline(claim_call: Made) -> Made:
     def claimed(fold: Fold, command: c.ClaimCall) -> c.Answer:
         until: datetime = fold.run.deadline
@@ -273,26 +250,6 @@ def _without_reserve(_timeout: Made) -> Made:
 
 
 _ALLOWED: Final = (
-    Sabotage(
-        name="authority_at_recording_only",
-        invariant="I3",
-        about="what may be sent is decided in the claim that sends it, not when it was proposed",
-        off=_UNAUTHORISED,
-        shows=Protocol(
-            name="sabotage.authority_at_recording_only", runs=calls("dedupes"), expect=once("dedupes")
-        ),
-    ),
-    Sabotage(
-        name="compensation_unauthorised",
-        invariant="I11",
-        about="each compensation is authorised for itself",
-        off=_UNAUTHORISED,
-        shows=Protocol(
-            name="sabotage.compensation_unauthorised",
-            runs=[Asked(planner="stop")],
-            expect=Expect(effects={"dedupes": 2}, runs=["STOPPED"]),
-        ),
-    ),
     Sabotage(
         name="expired_run_dispatched",
         invariant="I3",

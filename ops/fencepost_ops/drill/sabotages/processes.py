@@ -255,6 +255,14 @@ def _to_anybody(granted_: Made) -> Made:
     return grant
 
 
+def _for_anybody(release: Made) -> Made:
+    def released(redis: Any, holds: Sequence[tuple[str, str]]) -> None:
+        leases = redis._leases  # noqa: SLF001 - as its own code would
+        release(redis, [(key, leases.get(key, (owner,))[0]) for key, owner in holds])
+
+    return released
+
+
 def _without_floor(granted_: Made) -> Made:
     return lambda redis, want: granted_(redis, replace(want, floor=0))
 
@@ -324,6 +332,23 @@ _CLAIMS: Final = (
             runs=calls("lookup"),
             faults=[Fault(at="dispatch.after_lease", do="pause", for_s=1)],
             events=[Event(at_s=0.0035, do="double_messages")],
+            expect=once("lookup"),
+        ),
+    ),
+    Sabotage(
+        name="lease_released_by_anybody",
+        invariant="I5",
+        about="a lease is given back by its holder alone; that a late one frees another's costs only work",
+        off=code(VirtualRedis, "release", _for_anybody),
+        held_by=THE_CLAIM,
+        shows=Protocol(
+            name="sabotage.lease_released_by_anybody",
+            runs=calls("lookup"),
+            faults=[
+                Fault(at="dispatch.after_effect", do="pause", for_s=6.5),
+                Fault(at="reconcile.after_lookup", do="pause", for_s=3),
+            ],
+            events=[Event(at_s=6.006, do="double_messages")],
             expect=once("lookup"),
         ),
     ),

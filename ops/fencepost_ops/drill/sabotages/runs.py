@@ -126,6 +126,14 @@ def _twice(to_offset: Made) -> Made:
     return again
 
 
+def _said_nothing(_end: Made) -> Made:
+    def ended(tray: Fold) -> None:
+        end = {"offset": [], "not_offset": [], "effects": tray.run.effects, "fence": tray.run_fence()}
+        tray.emit(E.RUN_STOPPED, end)
+
+    return ended
+
+
 _STOP: Final = [Asked(planner="stop")]
 _OFFSET: Final = Expect(effects={"dedupes": 2}, runs=["STOPPED"])
 _FORWARD_KEY: Final = every(
@@ -143,6 +151,13 @@ _OFFSETS: Final = (
             shows=Protocol(name="sabotage.compensated_twice", runs=_STOP, expect=_OFFSET),
         ),
         without_index("calls_one_compensation"),
+    ),
+    Sabotage(
+        name="offset_untold",
+        invariant="I11",
+        about="the end of a stopped run says of each effect whether it was offset",
+        off=code(compensate, "_end", _said_nothing),
+        shows=Protocol(name="sabotage.offset_untold", runs=_STOP, expect=_OFFSET),
     ),
     Sabotage(
         name="compensation_under_forward_key",
