@@ -12,7 +12,9 @@ import click
 from fencepost.errors import Unreachable
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.commands.session import json_option
+from fencepost_ops.drill.options import with_many
 from fencepost_ops.drill.protocol import Protocol, json_schema
+from fencepost_ops.drill.proving import with_proof
 from fencepost_ops.drill.shipped import find_protocol, shipped_names, shipped_protocol
 from fencepost_ops.installation import need_parts
 from fencepost_ops.processes import LocalServerError
@@ -53,18 +55,19 @@ def _drill(protocol: Protocol, as_json: bool, report: IO[str] | None) -> bool:
     need_parts("drill", flower=False)
     from fencepost_ops.drill.drill import Drill
     from fencepost_ops.drill.writeup import print_outcome, write_up
+    from fencepost_ops.trial import interruptible
 
     try:
-        with slow("starting a Postgres for the drill"), Drill.opened() as drill:
+        with interruptible(), slow("starting a Postgres for the drill"), Drill.opened() as drill:
             outcome = drill.run(protocol)
     except LocalServerError as error:
         raise Unreachable(str(error)) from error
+    if report is not None:
+        report.write(write_up(outcome))
     if as_json:
         print_json(outcome.to_json())
     else:
         print_outcome(outcome)
-    if report is not None:
-        report.write(write_up(outcome))
     return outcome.ok
 
 
@@ -74,9 +77,11 @@ def _drill(protocol: Protocol, as_json: bool, report: IO[str] | None) -> bool:
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of a protocol file.")
 @click.option("--report", type=click.File("w", encoding="utf-8", lazy=True), metavar="FILE.md",
               help="Write what happened, and why it came out so, to this file.")  # fmt: skip
-@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Another seed than the protocol's.")
+@click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Another seed than the protocol's, or 0.")
 @click.option("--sabotage", multiple=True, metavar="NAME", help="Switch this defence off; may be repeated.")
 @json_option
+@with_proof
+@with_many
 @click.pass_context
 def drill(
     context: click.Context,
@@ -88,11 +93,16 @@ def drill(
     sabotage: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Run a fault protocol, in virtual time, on real Postgres.
+    """Run a fault protocol, or very many, in virtual time, on real Postgres.
 
     The protocol is a file, or the name of one that comes along (--list). The same protocol gives the same
     history, byte for byte. Exit code 0 if everything came out as the protocol predicts and every invariant
     holds, but for those it says are violated; 1 otherwise; 2 for a file that is no protocol.
+
+    Many histories at once are run by --sweep and --explore: every invariant must hold in each, and what fails
+    is written down as a protocol to attach to a report. --races has real sessions meet in real time.
+
+    --prove switches each defence off once and shows what breaks without it: a check that cannot fail is none.
     """
     if schema + listed + (protocol is not None) != 1:
         raise click.UsageError("name a PROTOCOL, or give --list or --schema")
