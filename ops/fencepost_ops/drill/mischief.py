@@ -139,14 +139,14 @@ class RacingServices(Services):
 
     def deliver(self, wire: Wire, waits: float) -> Sent:
         """See `Services`."""
-        if self._chance.happens("lost requests", 0.03):
+        if self._chance.happens("lost requests", 0.05):
             return Lost("connection_lost", "the connection was reset, and the request never arrived")
-        if self._chance.happens("late requests", 0.02):
+        if self._chance.happens("late requests", 0.05):
             with self._lock:
                 self.send_later(wire, self._clock.now + timedelta(seconds=waits))
             time.sleep(waits / SPEED)
             return Lost("timeout", f"no answer within {waits:.3f} s")
         answer = self.answer(wire)
-        if self._chance.happens("lost answers", 0.05):
+        if self._chance.happens("lost answers", 0.12):
             return Lost("connection_lost", "the connection was reset before the answer came")
         return Answered(answer)

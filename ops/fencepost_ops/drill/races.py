@@ -52,7 +52,7 @@ from fencepost_workers.pulse_program import REGISTER
 from fencepost_workers.sweep import sweep
 
 RUNS: Final = 24
-STORM_S: Final = 2.0  # real seconds in which chance strikes; then it is calm, so that everything can end
+STORM_S: Final = 8.0  # real seconds in which chance strikes, unless most runs end before; then it is calm
 ENDS_S: Final = 60.0  # real seconds a round may take
 CREW: Final = {Queue.PLANNER: 2, Queue.DISPATCHER: 4, Queue.RECONCILER: 2, Queue.COMPENSATOR: 2}
 _TICK_S: Final = 0.004
@@ -242,10 +242,13 @@ class _Round:
     # -- its end --------------------------------------------------------------------------------------------
 
     def _done(self, passed_s: float) -> bool:
-        if passed_s < STORM_S:
+        if passed_s < STORM_S and (self._producing() or len(self._going()) > RUNS // 4):
             return False
         self.chance.calm.set()
         return self._still() and not self._decide()
+
+    def _going(self) -> list[UUID]:
+        return [run for (run,) in self._sight.execute(_GOING)]
 
     def _still(self) -> bool:
         """Nothing is open but what waits for a person, nobody is at work, and nothing is under way."""
@@ -367,9 +370,8 @@ class _Round:
         client = DrillClient(self._pools["operator"])
         while not self.chance.calm.is_set():
             time.sleep(0.1 + 0.4 * self.chance.number())
-            rows = self._sight.execute(_GOING).fetchall()
-            if rows:
-                (run,) = rows[int(self.chance.number() * len(rows))]
+            if going := self._going():
+                run = going[int(self.chance.number() * len(going))]
                 if _forgiving(lambda: client.cancel(run, "pat", "no longer wanted")):  # noqa: B023
                     self.chance.count("cancelled")
 
