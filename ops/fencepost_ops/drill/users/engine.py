@@ -1,0 +1,207 @@
+"""`UserDrill`: what the fixture `fencepost_drill` gives. One server, any number of sweeps."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from pydantic import BaseModel
+
+from fencepost.app import App
+from fencepost.errors import UsageError
+from fencepost.tools import Attempt, Tool
+from fencepost_ops.drill.drill import Drill
+from fencepost_ops.drill.protocol import Asked, Protocol, parse_protocol
+from fencepost_ops.drill.users import application, plan
+from fencepost_ops.drill.users.downstream import Downstream, Service, Wired
+from fencepost_ops.drill.users.entries import Book
+from fencepost_ops.drill.users.played import Ended, Played
+from fencepost_ops.drill.users.result import Result
+from fencepost_ops.drill.users.sweep import Sweep
+from fencepost_ops.drill.users.world import Given, world
+from fencepost_ops.drill.virtual import VirtualClock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_CALLS: Final = """
+SELECT id::text, label, state, operation, arguments FROM fencepost.calls ORDER BY run, turn, ordinal, id
+"""
+
+
+@dataclass
+class Told:
+    """How much a drill has done, for the end of a test run."""
+
+    started_s: float = 0.0
+    sweeps: int = 0
+    histories: int = 0
+    took_s: float = 0.0
+
+
+@dataclass
+class UserDrill:
+    """Sweeps faults over users' own tools. For one thread at a time; see `__call__`."""
+
+    drill: Drill
+    told: Told = field(default_factory=Told)
+    _clock: VirtualClock | None = None
+    _downstream: Downstream | None = None
+
+    def now(self) -> datetime:
+        """What time it is: in a history its own, virtual time, which a fake that forgets has to go by."""
+        return datetime.now(UTC) if self._clock is None else self._clock.now
+
+    def line(
+        self, function: Callable[P, R], lost: Callable[[str], BaseException] = TimeoutError
+    ) -> Callable[P, R]:
+        """`function`, by which a Python tool reaches its service, as a wire that faults strike.
+
+        In a history its calls may never arrive, arrive late, or lose their answer: then it raises
+        `lost(why)`, as a client does that waits in vain. Outside of one it is the function itself.
+        """
+        wired = Wired(function, lost)
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: P.args, **kwargs: P.kwargs) -> Any:
+                here = self._downstream
+                return await (
+                    function(*args, **kwargs) if here is None else here.acall(wired, *args, **kwargs)
+                )
+
+            return cast("Callable[P, R]", awaited)
+
+        @functools.wraps(function)
+        def called(*args: P.args, **kwargs: P.kwargs) -> R:
+            here = self._downstream
+            return function(*args, **kwargs) if here is None else here.call(wired, *args, **kwargs)
+
+        return called
+
+    def __call__(
+        self,
+        app: App,
+        tool: str | None = None,
+        args: BaseModel | Mapping[str, Any] | None = None,
+        *,
+        version: int | None = None,
+        book: Book | None = None,
+        key: Callable[[Any], str | None] | None = None,
+        service: Service | Mapping[str, Service] | object = None,
+        fresh: Callable[[], object] | None = None,
+        env: Mapping[str, str] | None = None,
+        through: Sequence[str | tuple[object, str]] = (),
+        lost: Callable[[str], BaseException] = TimeoutError,
+        planner: str | None = None,
+        run: Mapping[str, Any] | None = None,
+        other: BaseModel | Mapping[str, Any] | None = None,
+        again: bool = True,
+        pairs: bool = False,
+        only: str | Sequence[str] = "*",
+        most: int = 3,
+        protocol: str | Protocol | None = None,
+        principal: str = "svc:drill",
+    ) -> Result:
+        """Put one tool, or one planner, through every fault its own run passes; say what came of it.
+
+        - `tool`, `args`: the call. `planner`, `run`: a planner of the app instead, and the run that is asked
+          for (fields of a protocol's run: `input`, `deadline_s`, `on_stop`, ...).
+        - `book`: who says what really happened. `key` finds the operation key in one of its entries.
+        - `service`: who answers, in this process: a callable for the tool's dependency, or one for each
+          dependency by name. Without one requests really go out, to loopback only. For a Python tool the
+          fake itself.
+        - `through`: the functions by which a Python tool reaches its service: names of methods of
+          `service`, or (object, name); they are wires then, as by `line`, and raise `lost`.
+        - `fresh`: makes the fake new before each history, or gives a new one, which is then the service, and
+          whose `book` is the book. Without it `reset` or `clear` of the fake is called, if it has one.
+        - `env`: what the app's `env:NAME` read in the test.
+        - `other`: arguments of another intent, which must have an effect of its own. `again`: whether two
+          runs that ask for the same call must share one effect (not where each proposal is an intent).
+        - `pairs`: also pairs of faults around the request and its reconciliation, which takes a minute.
+        - `only`: patterns of fault points to sweep. `most`: stop after so many histories that fail.
+        - `protocol`: one history only, as a failure tells it.
+
+        UsageError for a test that is set up wrongly; what the test's own code raises.
+        """
+        found = app.tool(tool, version) if tool is not None else None
+        if (found is None) == (planner is None):
+            raise UsageError("say what to drill: tool= and args=, or planner= and run=")
+        given = Given(app, found, book, key, service, fresh, through, lost, principal)
+        with application.environment(env or {}):
+            case = self._case(given, args, planner, run, other, again=again)
+            prepared = application.prepared(app, self.attempted, principal)
+            sweep = Sweep(self.play, prepared, given, case, most)
+            patterns = (only,) if isinstance(only, str) else tuple(only)
+            result = sweep.run(patterns, pairs=pairs, protocol=_protocol(protocol, case))
+        self.told.sweeps += 1
+        self.told.histories += len(result.played)
+        self.told.took_s += result.took_s
+        return result
+
+    def _case(
+        self,
+        given: Given,
+        args: BaseModel | Mapping[str, Any] | None,
+        planner: str | None,
+        run: Mapping[str, Any] | None,
+        other: BaseModel | Mapping[str, Any] | None,
+        *,
+        again: bool,
+    ) -> plan.Case:
+        tool, more = given.tool, {"principal": given.principal, **(run or {})}
+        if tool is None:
+            given.app.find_planner(planner or "")
+            return plan.Case(
+                planner or "", None, plan.wanted(None, {**more, "planner": planner}), again=False
+            )
+        application.checked(tool)
+        asked = plan.wanted(tool, {**more, "input": application.input_of(tool, args)})
+        second: Asked | None = None
+        if other is not None:
+            update = {"input": application.input_of(tool, other), "run_key": "other", "at_s": 1.0}
+            second = asked.model_copy(update=update)
+        return plan.Case(tool.name, tool, asked, second, again)
+
+    def play(self, given: Given, app: App, protocol: Protocol) -> Played:
+        """One history, on a fresh fake."""
+        with ExitStack() as stack:
+
+            def downstream(clock: VirtualClock) -> Downstream:
+                self._clock = clock
+                self._downstream = stack.enter_context(world(given, protocol.name, clock, self.line))
+                return self._downstream
+
+            try:
+                outcome = self.drill.run(protocol, app=app, downstream=downstream)
+                here = self._downstream
+                assert here is not None
+                here.finish()
+            finally:
+                self._clock = self._downstream = None
+        rows = self.drill.ledger.owner.execute(_CALLS).fetchall()
+        calls = tuple(Ended(row[0], row[1], row[2], row[3], _text(row[4])) for row in rows)
+        return Played(outcome, calls, tuple(here.seen), tuple(here.makers), tuple(here.log))
+
+    def attempted(self, tool: Tool, attempt: Attempt) -> None:
+        """An attempt of a Python tool is over."""
+        if self._downstream is not None:
+            self._downstream.attempted(tool, attempt)
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _protocol(given: str | Protocol | None, case: plan.Case) -> Protocol | None:
+    if not isinstance(given, str):
+        return given
+    protocol = parse_protocol(given, "protocol=")
+    return (
+        protocol if protocol.name.startswith(case.name) else protocol.model_copy(update={"name": case.name})
+    )

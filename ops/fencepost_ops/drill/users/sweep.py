@@ -1,0 +1,130 @@
+"""One sweep of a user's tool or planner: the histories, one after the other, until enough have failed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+from fencepost.app import App
+from fencepost.errors import UsageError
+from fencepost_ops.drill.protocol import Protocol
+from fencepost_ops.drill.users import application, plan, probe
+from fencepost_ops.drill.users.judge import Finding, findings
+from fencepost_ops.drill.users.played import Played
+from fencepost_ops.drill.users.result import Result
+from fencepost_ops.drill.users.world import Given
+
+Play = Callable[[Given, App, Protocol], Played]
+
+
+class Sweep:
+    """One sweep."""
+
+    def __init__(self, play: Play, app: App, given: Given, case: plan.Case, most: int) -> None:
+        self._play_one = play
+        self._app = app
+        self._given = given
+        self._case = case
+        self._most = most
+        self._impure: list[str] = []
+        self._failed = 0
+        self.result = Result(case.name, given.tool)
+
+    def run(self, only: Sequence[str], *, pairs: bool, protocol: Protocol | None) -> Result:
+        """All of it."""
+        began = time.monotonic()
+        self._probe()
+        if protocol is not None:
+            self._play(protocol)
+        else:
+            self._swept(only, pairs=pairs)
+        self.result.took_s = time.monotonic() - began
+        return self.result
+
+    def _swept(self, only: Sequence[str], *, pairs: bool) -> None:
+        quiet = self._play(self._case.protocol("no-fault"))
+        if self._failed:
+            return
+        self._usual(quiet)
+        passages = quiet.outcome.passages
+        planned = [*plan.invited(self._case, passages), *map(self._case.struck, plan.singles(passages, only))]
+        firsts: list[Played] = []
+        for number, protocol in enumerate(planned):
+            if self._enough(len(planned) - number):
+                return
+            played = self._play(protocol)
+            faults = played.protocol.faults
+            if len(faults) == 1 and plan.paired(faults[0].at) and faults[0].do != "error":
+                firsts.append(played)
+        if pairs:
+            self._paired(firsts, only)
+
+    def _paired(self, firsts: Sequence[Played], only: Sequence[str]) -> None:
+        planned = [
+            one.protocol.model_copy(
+                update={
+                    "faults": [*one.protocol.faults, second],
+                    "name": self._case.struck(*one.protocol.faults, second).name,
+                }
+            )
+            for one in firsts
+            for second in plan.seconds(one.outcome.before, one.outcome.passages, only)
+        ]
+        for number, protocol in enumerate(planned):
+            if self._enough(len(planned) - number):
+                return
+            self._play(protocol)
+
+    def _enough(self, left: int) -> bool:
+        if self._failed < self._most:
+            return False
+        self.result.left_out += left
+        return True
+
+    def _play(self, protocol: Protocol) -> Played:
+        played = self._play_one(self._given, self._app, protocol)
+        found = findings(self._given.tool, played, self._impure)
+        self.result.played.append(played)
+        self.result.findings += found
+        self._failed += bool(found)
+        return played
+
+    def _usual(self, quiet: Played) -> None:
+        """UsageError where the tool does not even succeed without faults: then the test is set up wrongly."""
+        ended = {call.state for call in quiet.calls}
+        if self._given.tool is not None and ended != {"SUCCEEDED"}:
+            said = "; ".join(owed.why for owed in quiet.outcome.owed)
+            wire = "; ".join(f"{one.what} → {one.heard}" for one in quiet.log)
+            last = " / ".join(line.strip() for line in quiet.outcome.timeline[-4:])
+            raise UsageError(
+                f"without any fault {self._case.name} ends {', '.join(sorted(ended)) or 'never called'}: "
+                f"{said or last}; on the wire: {wire or 'nothing'}"
+            )
+        tool = self._given.tool
+        if (
+            tool is not None
+            and tool.kind == "python"
+            and not any(one.kind == "call" and one.what != tool.name for one in quiet.log)
+        ):
+            self.result.notes.append(
+                "not swept: what the network does to this Python tool. Name the functions by which it "
+                "reaches its service, through=[(client, 'post')], or wrap them with fencepost_drill.line"
+            )
+
+    def _probe(self) -> None:
+        tool = self._given.tool
+        if tool is None:
+            return
+        args = tool.arguments.model_validate(self._case.run.input["arguments"])
+        for line in probe.unlike_intents(tool, args):
+            mistake = f"intent= must name the same thing each time it is asked; {line}"
+            self.result.findings.append(Finding("impure", "the intent, asked twice, differs", mistake))
+        if tool.kind == "http":
+            application.base_url(tool.dependency)
+            self._impure = probe.unlike_requests(tool, args, "0" * 64)
+        for line in self._impure:
+            mistake = (
+                "the request must be a function of the arguments: what a repeat or a lookup is known "
+                f"by comes from them or from the operation key, never from a clock or chance; {line}"
+            )
+            self.result.findings.append(Finding("impure", "the request, built twice, differs", mistake))
