@@ -1,5 +1,6 @@
 """How a history is told: every sentence is derived from its events, its books and its verdicts."""
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -96,6 +97,10 @@ def effect(receipt: str, attempt: int) -> Booked:
     return Booked("wallet", 1.0, "k", receipt, None, CALL, attempt)
 
 
+def committed(receipt: str, attempt: int, event: int) -> Booked:
+    return replace(effect(receipt, attempt), event=event)
+
+
 def request(attempt: int, status: int = 201) -> Booked:
     return Booked("wallet", 1.0, "k", None, status, CALL, attempt)
 
@@ -149,9 +154,9 @@ def request(attempt: int, status: int = 201) -> Booked:
             "SUCCEEDED",
             "lookup_only",
             2,
-            [effect("r-1", 1), effect("r-2", 2)],
+            [committed("r-1", 1, 11), committed("r-2", 2, 16)],
             [request(1), request(2)],
-            "2 effects under one key: receipt r-1 (attempt 1), receipt r-2 (attempt 2)",
+            "2 effects under one key: receipt r-1 (attempt 1, event 11), receipt r-2 (attempt 2, event 16)",
         ),
     ],
 )

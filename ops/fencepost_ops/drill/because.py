@@ -49,11 +49,14 @@ class Booked:
     status: int | None = None
     call: str | None = None
     attempt: int | None = None
+    event: int | None = None
+    """The number of the event by which its attempt was committed."""
 
     @property
     def named(self) -> str:
-        """`receipt wallet-1 (attempt 1)`."""
-        return f"receipt {self.receipt}" + (f" (attempt {self.attempt})" if self.attempt else "")
+        """`receipt wallet-1 (attempt 1, event 11)`."""
+        known = [f"{what} {n}" for what, n in (("attempt", self.attempt), ("event", self.event)) if n]
+        return f"receipt {self.receipt}" + (f" ({', '.join(known)})" if known else "")
 
 
 # -- one event ------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from fencepost.ledger.abandoned import abandoned
 from fencepost.ledger.connect import Connection
 from fencepost.projection import ReplayError, projection_hash, replay
 from fencepost_ops.check import terms
-from fencepost_ops.checker import check
+from fencepost_ops.checker import BookEffect, BookRequest, check
 from fencepost_ops.checker.verdict import TOLERANCE
 from fencepost_ops.drill.because import Booked, Key, Noted, command, followed, told, why_one
 from fencepost_ops.drill.history import History
@@ -47,6 +47,8 @@ _HISTORY: Final = f"""
 SELECT {rows.select("events", rows.EVENT_COLUMNS)} FROM fencepost.events
 WHERE run = %s AND (seq <= %s OR %s::bigint IS NULL) ORDER BY seq
 """
+Begun = tuple[str | None, int | None]
+"""An attempt: its call and its number."""
 _OPEN: Final = frozenset({"UNKNOWN", "NEEDS_REPAIR"})
 
 
@@ -69,7 +71,8 @@ def judged(ledger: DrillLedger, history: History, app: App, services: Services) 
     listed = ledger.owner.execute(_EVENTS).fetchall()
     events = _noted(listed, history.fleet.names)
     read = [_Read(row[0], row[1], CallEnd(*row[2:])) for row in ledger.owner.execute(_CALLS).fetchall()]
-    book = [one for service in services.services() for one in _booked(services, service)]
+    begun: dict[Begun, int] = {(e.call, e.attempt): e.seq for e in events if e.type == "ToolAttemptStarted"}
+    book = [one for service in services.services() for one in _booked(services, service, begun)]
     kinds = {place: one.kind for place, one in known.items()}
     calls = tuple(_explained(one, book, kinds) for one in read)
     ends = {call.id: call.state for call in calls}
@@ -109,17 +112,15 @@ def _noted(listed: Sequence[Sequence[Any]], names: Mapping[str, str]) -> list[No
     return events
 
 
-def _booked(services: Services, service: str) -> Iterator[Booked]:
-    for effect in services.effects(service):
-        at = (effect.at - START).total_seconds()
-        origin = effect.origin
-        call = str(origin.call) if origin.call is not None else None
-        yield Booked(service, at, effect.key, effect.receipt, None, call, origin.attempt)
-    for request in services.requests(service):
-        at = (request.at - START).total_seconds()
-        origin = request.origin
-        call = str(origin.call) if origin.call is not None else None
-        yield Booked(service, at, request.key, None, request.status, call, origin.attempt)
+def _booked(services: Services, service: str, begun: Mapping[Begun, int]) -> Iterator[Booked]:
+    entries: list[tuple[BookEffect | BookRequest, str | None, int | None]] = [
+        (one, one.receipt, None) for one in services.effects(service)
+    ]
+    entries += [(one, None, one.status) for one in services.requests(service)]
+    for one, receipt, status in entries:
+        call = str(one.origin.call) if one.origin.call is not None else None
+        at, attempt = (one.at - START).total_seconds(), one.origin.attempt
+        yield Booked(service, at, one.key, receipt, status, call, attempt, begun.get((call, attempt)))
 
 
 def _of_key(read: _Read, book: Sequence[Booked]) -> list[Booked]:

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -217,8 +217,11 @@ class _Engine:
         if network is not None and network.answers is not None:
             if network.lands_in is not None:
                 services.send_later(wire, clock.now + timedelta(seconds=network.lands_in))
+            else:
+                services.missed(wire)
             return Answered(_page(network.answers))
         if network is not None and network.lands_in is None:
+            services.missed(wire)
             return Lost("connection_lost", "the connection was reset, and the request never arrived")
         if network is not None:
             lands, waits = network.lands_in or 0.0, until - boottime()
@@ -318,12 +321,15 @@ def _run(works: Sequence[Coroutine[Any, Any, None]]) -> None:
     try:
         loop.run_until_complete(asyncio.wait(tasks))
     finally:
-        left = [task for task in tasks if not task.done()]
-        for task in left:
+        for task in tasks:
             task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        while left := [task for task in tasks if not task.done()]:
+            with suppress(Killed):
+                loop.run_until_complete(asyncio.wait(left))
         loop.close()
+        for task in tasks:  # a process that is dead has nothing to say of the others it was at
+            if not task.cancelled():
+                task.exception()
     for task in tasks:
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error

@@ -13,7 +13,7 @@ from fencepost_ops.checker import Verdict, Violation
 from fencepost_ops.commands.output import print_table, shown
 from fencepost_ops.drill.outcome import CallEnd, Outcome, Owed, Struck
 
-_CELL: Final = 400  # characters of one stored text at most
+_CELL: Final = 1000  # characters of one stored text at most
 _NAMES: Final = ("run", "call", "attempt", "event")
 
 _NOTHING: Final = "Nothing: all is known, and all is offset that was to be."
