@@ -26,10 +26,16 @@ class LedgerDatabase:
 
 
 def prepare_database(
-    server: LocalPostgres, name: str, *, movable_clock: bool = False, migrate: bool = True
+    server: LocalPostgres,
+    name: str,
+    *,
+    movable_clock: bool = False,
+    migrate: bool = True,
+    logins: str = "login",
 ) -> LedgerDatabase:
     """Create the database if missing, migrate it, and give every role a login with a new random password.
 
+    `logins`: how their names end; databases of one server that are in use at once each need their own.
     Raises UsageError for a ledger of a later version than this one.
     """
     with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
@@ -38,14 +44,14 @@ def prepare_database(
             connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
     owner = server.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
     migrated = upgrade(owner, movable_clock=movable_clock) if migrate else None
-    return LedgerDatabase(name, owner, make_logins(server, name), migrated)
+    return LedgerDatabase(name, owner, make_logins(server, name, logins), migrated)
 
 
-def make_logins(server: LocalPostgres, dbname: str) -> dict[str, str]:
+def make_logins(server: LocalPostgres, dbname: str, suffix: str = "login") -> dict[str, str]:
     """A login per role, named after it; its password changes every time, so that no old process can come
     back.
     """
-    logins = [Login(role, f"fencepost_{role}_login", secrets.token_urlsafe(24)) for role in ROLES]
+    logins = [Login(role, f"fencepost_{role}_{suffix}", secrets.token_urlsafe(24)) for role in ROLES]
     with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
         give_logins(connection, logins)
     return {login.role: server.dsn(login.name, login.password, dbname) for login in logins}

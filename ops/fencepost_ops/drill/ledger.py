@@ -95,7 +95,9 @@ class DrillLedger:
     """The drill's database, as its owner. `move` is the only thing that moves its clock."""
 
     def __init__(self, server: LocalPostgres, name: str) -> None:
-        self.database: LedgerDatabase = prepare_database(server, name, movable_clock=True)
+        self.database: LedgerDatabase = prepare_database(
+            server, name, movable_clock=True, logins=f"login_of_{name}"
+        )
         self.owner = psycopg.connect(self.database.owner, autocommit=True)
         self.owner.execute(_STILL)
         self.owner.execute("SET session_replication_role = replica")  # no guard: to empty what only grows
