@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ class FakeFleet:
 
     def close(self) -> None:
         for child in self.children.values():
-            os.killpg(child.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # nothing is left of its group
+                os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         self.wire.close()
 
