@@ -252,28 +252,30 @@ class Trial:
 
     def _repair(self) -> int:
         """Be the person: look into the service's own book, ask again for what was not offset; how many."""
-        calls = self.reader.execute(_TO_REPAIR, [self.tenant]).fetchall()
-        for call, key in calls:
+        asked = [*self._to_settle(), *self._to_offset()]
+        if not asked:
+            return 0
+        with Client(self.fleet.database.dsns["operator"], self.fleet.valkey.url()) as client:
+            for call, decision, why, receipt in asked:
+                # Refused while the call's last request may still land; the next look tries again.
+                with suppress(FencepostError):
+                    client.repair(call, decision, "trial", why, receipt)
+                    self.repaired += 1
+                    self._screen.say(f"call {call} waited for a person, who {why}: {decision}")
+        return len(asked)
+
+    def _to_settle(self) -> Iterator[tuple[UUID, str, str, str | None]]:
+        for call, key in self.reader.execute(_TO_REPAIR, [self.tenant]).fetchall():
             found = self.sandbox.book.effects(key=key)
             decision, receipt = ("SUCCEEDED", found[0].id) if found else ("FAILED", None)
-            self._decide(call, decision, "looked into the service's own book", receipt)
-        left = abandoned(self.reader.session, tenant=self.tenant)
-        for effect in left:
-            if effect.again:
-                self._decide(effect.call, OFFSET, "its run was to offset it", None)
-            else:
-                self._decide(effect.call, LEAVE, f"nothing offsets it: {effect.why}", None)
-        return len(calls) + len(left)
+            yield call, decision, "looked into the service's own book", receipt
 
-    def _decide(self, call: UUID, decision: str, why: str, receipt: str | None) -> None:
-        # Refused while the call's last request may still land; the next look tries again.
-        with (
-            suppress(FencepostError),
-            Client(self.fleet.database.dsns["operator"], self.fleet.valkey.url()) as client,
-        ):
-            client.repair(call, decision, "trial", why, receipt)
-            self.repaired += 1
-            self._screen.say(f"call {call} waited for a person, who {why}: {decision}")
+    def _to_offset(self) -> Iterator[tuple[UUID, str, str, str | None]]:
+        for effect in abandoned(self.reader.session, tenant=self.tenant):
+            if effect.again:
+                yield effect.call, OFFSET, "its run was to offset it", None
+            else:
+                yield effect.call, LEAVE, f"nothing offsets it: {effect.why}", None
 
     def _left(self) -> int:
         row = self.reader.execute(_OUTBOX, [self.tenant]).fetchone()
