@@ -54,9 +54,12 @@ def list_protocols(*, as_json: bool) -> None:
 def _drill(protocol: Protocol, as_json: bool, report: IO[str] | None) -> bool:
     need_parts("drill", flower=False)
     from fencepost_ops.drill.drill import Drill
+    from fencepost_ops.drill.sabotage import sabotage
     from fencepost_ops.drill.writeup import print_outcome, write_up
     from fencepost_ops.trial import interruptible
 
+    for name in protocol.sabotage:
+        sabotage(name)  # before a server is started for it
     try:
         with interruptible(), slow("starting a Postgres for the drill"), Drill.opened() as drill:
             outcome = drill.run(protocol)
