@@ -44,10 +44,8 @@ def _opened(stack: ExitStack) -> UserDrill:
         from fencepost_ops.drill.users.engine import Told, UserDrill
         from fencepost_ops.processes import LocalServerError
     except ImportError as error:
-        pytest.fail(
-            f"fencepost_drill needs {error.name or 'more'}: pip install 'fencepost[local,fleet]'",
-            pytrace=False,
-        )
+        missing = (error.name or "more").partition(".")[0]
+        pytest.fail(f"fencepost_drill needs {missing}: pip install 'fencepost[local,fleet]'", pytrace=False)
     try:
         drill = stack.enter_context(Drill.opened())
     except LocalServerError as error:

@@ -62,6 +62,14 @@ def is_loopback(target: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def elsewhere(target: str) -> str:
+    """Why a request is not sent."""
+    return (
+        f"requests would really go to {urlsplit(target).hostname}: give service=, who answers in the test, "
+        "or a base_url on loopback (env={...} sets what a base_url reads)"
+    )
+
+
 class Downstream(Services):
     """All services of one history. `places`: who stands at which base URL."""
 
@@ -95,13 +103,7 @@ class Downstream(Services):
             if target == base or target.startswith((f"{base}/", f"{base}?")):
                 return base
         if not is_loopback(target):
-            host = urlsplit(target).hostname
-            raise self._break(
-                UsageError(
-                    f"a request would really go to {host}: give service=, who answers it in the test, or a "
-                    "base_url on loopback (env={...} sets what a base_url reads)"
-                )
-            )
+            raise self._break(UsageError(elsewhere(target)))
         return LOOPBACK
 
     def deliver(self, wire: Wire, waits: float) -> Sent:

@@ -125,7 +125,7 @@ class UserDrill:
           runs that ask for the same call must share one effect (not where each proposal is an intent).
         - `pairs`: also pairs of faults around the request and its reconciliation, which takes a minute.
         - `only`: patterns of fault points to sweep. `most`: stop after so many histories that fail.
-        - `protocol`: one history only, as a failure tells it.
+        - `protocol`: one history only, as a failure tells it, or with the faults alone.
 
         UsageError for a test that is set up wrongly; what the test's own code raises.
         """
@@ -199,9 +199,6 @@ def _text(value: object) -> str:
 
 
 def _protocol(given: str | Protocol | None, case: plan.Case) -> Protocol | None:
-    if not isinstance(given, str):
-        return given
-    protocol = parse_protocol(given, "protocol=")
-    return (
-        protocol if protocol.name.startswith(case.name) else protocol.model_copy(update={"name": case.name})
-    )
+    if given is None:
+        return None
+    return case.completed(parse_protocol(given, "protocol=") if isinstance(given, str) else given)

@@ -45,6 +45,11 @@ class Case:
         given: dict[str, Any] = {"runs": [self.run], "fleet": _FLEET, "app": f"test:{self.name}"} | fields
         return Protocol(name=told, about=about, **given)
 
+    def completed(self, given: Protocol) -> Protocol:
+        """A protocol for this case: one that says nothing of its runs has the run of this call."""
+        missing = {"runs": [self.run], "fleet": _FLEET, "app": f"test:{self.name}"}
+        return given.model_copy(update={n: v for n, v in missing.items() if n not in given.model_fields_set})
+
     def struck(self, *faults: Fault) -> Protocol:
         """One with these faults."""
         return self.protocol(

@@ -13,7 +13,7 @@ from fencepost.app import App
 from fencepost.errors import UsageError
 from fencepost.tools import Tool
 from fencepost_ops.drill.users import application
-from fencepost_ops.drill.users.downstream import Downstream, Service
+from fencepost_ops.drill.users.downstream import Downstream, Service, elsewhere, is_loopback
 from fencepost_ops.drill.users.entries import Book, Entry, read_entries
 from fencepost_ops.drill.virtual import VirtualClock
 
@@ -93,7 +93,11 @@ def _refreshed(given: Given) -> object:
 
 
 def _entries(given: Given, made: object) -> list[Entry]:
-    registered = None if given.tool is None else given.app.books.get(given.tool.scope)
+    books = given.app.books
+    if given.tool is not None:
+        registered = books.get(given.tool.scope)
+    else:
+        registered = next(iter(books.values())) if len(books) == 1 else None
     book: Any = given.book
     if book is None:
         book = next(
@@ -113,7 +117,7 @@ def _attribute(one: object) -> Any:
 def _places(given: Given, service: object) -> list[tuple[str, Service]]:
     tool = given.tool
     if isinstance(service, Mapping):
-        known = {spec.name: spec for spec in given.app.dependencies}
+        known = {name: spec for spec in given.app.dependencies for name in (spec.scope, spec.name)}
         if strange := sorted(set(service) - set(known)):
             raise UsageError(f"service= names {strange[0]}, which is no dependency of {given.app.name}")
         return [(application.base_url(known[name]), one) for name, one in service.items()]
@@ -127,6 +131,8 @@ def _places(given: Given, service: object) -> list[tuple[str, Service]]:
         return []
     application.check_headers(tool.dependency)
     base = application.base_url(tool.dependency)
+    if service is None and not is_loopback(base):
+        raise UsageError(elsewhere(base))
     if service is None:
         return []
     if not callable(service):

