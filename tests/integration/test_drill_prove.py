@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from click.testing import CliRunner, Result
 
+from fencepost.errors import UsageError
 from fencepost_ops.checker import PROMISES
+from fencepost_ops.drill.command import drill as drill_command
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.protocol import Asked, Fault, Protocol
@@ -67,12 +73,64 @@ def test_every_invariant_is_seen_to_break(proofs: dict[str, Proof]) -> None:
     assert {one.sabotage.invariant for one in caught} >= set(PROMISES)
 
 
+def test_the_checker_names_the_culprit(proofs: dict[str, Proof]) -> None:
+    said = proofs["stale_record"].broken.said["I5"]
+    assert "(ToolResultRecorded): recorded under fence 1 of " in said
+    assert proofs["stale_record"].to_json()["said"] == said
+    assert proofs["published_once"].to_json()["said"] == "it did not come to an end"
+
+
+@pytest.mark.parametrize("name", ["stale_record", "key_freed"])
+def test_a_history_without_a_defence_is_the_same_each_time(drill: Drill, name: str) -> None:
+    protocol = SABOTAGES[name].shows.model_copy(update={"sabotage": [name]})
+    assert drill.run(protocol).to_json() == drill.run(protocol).to_json()
+
+
 def test_a_defence_that_nothing_misses_is_not_caught(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
     shown = SABOTAGES["blind_retry"]
     intact = Sabotage("intact", "I1", "nothing is switched off here", every(), shown.shows)
     monkeypatch.setitem(SABOTAGES, "intact", intact)
     (proof,) = prove(drill, ["intact"])
     assert proof.verdict == "NOT CAUGHT"
+
+
+@pytest.fixture
+def command(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """`fencepost drill` on the drill that is open."""
+
+    @contextmanager
+    def opened(_cls: type[Drill]) -> Iterator[Drill]:
+        yield drill
+
+    monkeypatch.setattr(Drill, "opened", classmethod(opened))
+    return lambda *words: CliRunner().invoke(drill_command, words)
+
+
+def test_the_command_prints_what_broke(command: Callable[..., Result]) -> None:
+    said = command("--prove", "--sabotage", "fence_lowered", "--sabotage", "stale_record.code")
+    assert said.exit_code == 0
+    lines = {line.split()[0]: line.split()[1:] for line in said.stdout.splitlines() if line}
+    assert lines["fence_lowered"] == ["Postgres", "X", "x", "caught"]
+    assert lines["stale_record.code"] == ["code", "=", "held", "by", "Postgres"]
+    assert "2 switched off: 1 caught, 1 held by another defence" in said.stdout
+
+
+def test_the_command_says_no_where_a_check_stays_green(
+    command: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SABOTAGES, "intact", replace(SABOTAGES["blind_retry"], name="intact", off=every()))
+    said = command("--prove", "--sabotage", "intact")
+    assert said.exit_code == 1
+    assert "intact: without the defence I1 still holds; what broke: nothing" in said.stdout
+    told = json.loads(command("--prove", "--sabotage", "intact", "--json").stdout)
+    assert (told["ok"], told["sabotages"][0]["verdict"]) == (False, "NOT CAUGHT")
+
+
+def test_the_command_proves_by_its_own_protocols_only(command: Callable[..., Result]) -> None:
+    assert command("--prove", "blind_retry").exit_code == 2
+    refused = command("--prove", "--sabotage", "trust_everyone").exception
+    assert isinstance(refused, UsageError)
+    assert "there is no sabotage 'trust_everyone'; there are absence_at_once, " in str(refused)
 
 
 def test_all_is_as_it_was_afterwards(

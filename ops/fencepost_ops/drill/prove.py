@@ -8,8 +8,8 @@ and where that other is Postgres, it must have refused something.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencepost_ops.checker import PROMISES
@@ -29,11 +29,14 @@ _HEADINGS: Final = {"I6.replay": "I6r", EXPECTATION: "exp"}
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One history: what it broke, and what Postgres refused in it."""
+    """One history: what it broke, what Postgres refused in it, and what the checker said first of each
+    invariant.
+    """
 
     broke: tuple[str, ...]
     problems: tuple[str, ...]
     refused: tuple[str, ...]
+    said: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,14 @@ class Proof:
             return "NOT CAUGHT"
         return "caught" if self.sabotage.held_by is None else f"held by {self.sabotage.held_by}"
 
+    @property
+    def _said(self) -> str | None:
+        """How that was told which had to break."""
+        expected, broken = self.sabotage.invariant, self.broken
+        if expected not in broken.broke:
+            return None
+        return broken.said.get(expected) or next(iter(broken.problems), None)
+
     def to_json(self) -> dict[str, Any]:
         """As JSON values."""
         one = self.sabotage
@@ -83,6 +94,7 @@ class Proof:
             "held_by": one.held_by,
             "expected": one.invariant,
             "broke": list(self.broken.broke),
+            "said": self._said,
             "verdict": self.verdict,
             "wrong": self.wrong,
             "problems": list(self.broken.problems),
@@ -95,15 +107,16 @@ def prove(drill: Drill, names: Iterable[str] = SABOTAGES) -> Iterator[Proof]:
     clean: dict[str, Ran] = {}
     for name in names:
         one = SABOTAGES[name]
-        text = one.shows.to_text()
-        if text not in clean:
-            clean[text] = _ran(drill, one.shows)
-        yield Proof(one, clean[text], _ran(drill, one.shows.model_copy(update={"sabotage": [name]})))
+        told = one.shows.model_dump_json(exclude={"name", "about"})
+        if told not in clean:
+            clean[told] = _ran(drill, one.shows)
+        yield Proof(one, clean[told], _ran(drill, one.shows.model_copy(update={"sabotage": [name]})))
 
 
 def _ran(drill: Drill, protocol: Protocol) -> Ran:
     outcome = drill.run(protocol)
-    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused))
+    said = {v.invariant: v.violations[0].message for v in outcome.report.verdicts if v.violations}
+    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused), said)
 
 
 def broke(outcome: Outcome) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from fencepost import commands as c
 from fencepost.clock import boottime
+from fencepost.decide.fold import Fold
 from fencepost.leases import Want
 from fencepost.ledger import folding
 from fencepost.records import amended
@@ -20,6 +21,7 @@ from fencepost_ops.drill.redis import VirtualRedis
 from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.switch import (
     EXPECTATION,
+    POSTGRES,
     Off,
     Sabotage,
     code,
@@ -364,6 +366,14 @@ _CLAIMS: Final = (
             events=_WIPED,
             expect=Expect(effects={"dedupes": 2}, runs=["COMPLETED"]),
         ),
+    ),
+    Sabotage(
+        name="term_not_presented",
+        invariant="I5",
+        about="every change says under which term or office it is made; what says none is refused",
+        off=code(Fold, "present", lambda _present: lambda *_given: None),
+        held_by=POSTGRES,
+        shows=Protocol(name="sabotage.term_not_presented", runs=calls("dedupes"), expect=once("dedupes")),
     ),
     *in_depth(
         Sabotage(
