@@ -1,7 +1,7 @@
 """How long it took until somebody else went on with what a struck process held.
 
-Measured by this process's own clock, from the strike to the look that finds the work claimed again: the
-ledger's clock may be moved meanwhile. Looks come about ten times a second; it is said rather too long.
+Measured by this process's own clock, from the strike to the look that finds the work claimed again, less the
+time since that claim by the ledger's clock. Only a claim just before that clock is moved is told wrongly.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ JOIN fencepost.workers w ON w.token = o.worker
 JOIN fencepost.runs r ON r.tenant = o.tenant AND r.id = o.run
 WHERE w.pid = %s AND w.ended_at IS NULL
 """
-# Whether it has been claimed above the held fence, and whether its holder recorded something after all.
+# How long ago it was claimed above the held fence, and whether its holder recorded something after all.
 _SINCE: Final = """
-SELECT h.place, coalesce(bool_or(e.type = 'LeaseAcquired' AND e.fence > h.fence), false),
+SELECT h.place, extract(epoch FROM (SELECT fencepost.now()) - min(e.recorded_at) FILTER (
+           WHERE e.type = 'LeaseAcquired' AND e.fence > h.fence))::float8,
        coalesce(bool_or(e.fence = h.fence AND e.type <> 'EvidenceFiled'), false)
 FROM unnest(%s::int[], %s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[]) AS h (place, run, call, fence, seq)
 JOIN fencepost.events e ON e.run = h.run AND e.seq > h.seq AND e.call IS NOT DISTINCT FROM h.call
@@ -110,14 +111,15 @@ class Takeovers:
         columns = [list(column) for column in zip(*(one.item for one in self._waiting), strict=True)]
         rows: list[Any] = self.reader.execute(_SINCE, [places, *columns]).fetchall()
         now, over = self.clock(), set()
-        for place, taken, recorded in rows:
+        for place, age, recorded in rows:
             one = self._waiting[place]
+            taken = age is not None
             if taken and not recorded:
-                self.found.append(Takeover(one.fault, now - one.at, self._calm(one.at, now)))
+                claimed = min(now, max(one.at, now - age))
+                took = claimed - one.at
+                self.found.append(Takeover(one.fault, took, self._calm(one.at, claimed)))
                 run, call, fence, _ = one.item
-                self.note(
-                    f"claimed {now - one.at:.1f} s after a {one.fault}: run {run}, call {call}, held {fence}"
-                )
+                self.note(f"claimed {took:.1f} s after a {one.fault}: run {run}, call {call}, held {fence}")
             if taken or recorded:
                 over.add(place)
         self._waiting = [

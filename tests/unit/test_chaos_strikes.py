@@ -109,7 +109,7 @@ def test_a_death_of_a_host_takes_the_pulse_with_it(world: World) -> None:
     (pulse,) = descendants(pid)
     assert world.strikes.strike(HostDeath("planner"))
     until("the pulse is gone", lambda: not Path(f"/proc/{pulse}").exists() or _zombie(pulse))
-    assert pid not in world.fleet.pids().values()
+    until("the worker too", lambda: pid not in world.fleet.pids().values())
 
 
 def _zombie(pid: int) -> bool:

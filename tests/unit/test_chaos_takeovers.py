@@ -9,10 +9,10 @@ from fencepost_ops.chaos_takeovers import FORGOTTEN_S, Takeovers, at, spread, to
 
 
 class FakeReader:
-    """Says of each thing that was held whether it has been claimed anew, and whether its holder recorded."""
+    """Says of each thing that was held how long ago it was claimed anew, and whether its holder recorded."""
 
     def __init__(self) -> None:
-        self.since: dict[UUID, tuple[bool, bool]] = {}
+        self.since: dict[UUID, tuple[float | None, bool]] = {}
         self.asked = 0
         self._rows: list[Any] = []
 
@@ -36,9 +36,10 @@ class World:
     def strike(self, fault: str = "kill") -> int:
         return self.takeovers.struck(fault, [(self.run, None, 3, 7)])
 
-    def taken_after(self, seconds: float, *, recorded: bool = False) -> None:
-        self.now += seconds
-        self.reader.since[self.run] = (True, recorded)
+    def taken_after(self, seconds: float, *, recorded: bool = False, seen_s: float = 0.0) -> None:
+        """It is claimed so much later, and that is seen `seen_s` later still."""
+        self.now += seconds + seen_s
+        self.reader.since[self.run] = (seen_s, recorded)
         self.takeovers.look()
 
 
@@ -58,6 +59,23 @@ def test_a_takeover_counts_from_the_strike(world: World) -> None:
     assert world.reader.asked == asked  # nothing is waited for any more
 
 
+def test_a_takeover_that_is_seen_late_counts_as_of_its_claim(world: World) -> None:
+    world.strike()
+    world.taken_after(1.5, seen_s=20.0)
+    assert world.takeovers.seconds() == {"kill": [1.5]}
+
+
+@pytest.mark.parametrize(("age", "seconds"), [(-30.0, 2.0), (30.0, 0.0)])
+def test_a_clock_that_has_just_been_moved_makes_no_time_before_the_strike_or_after_now(
+    age: float, seconds: float, world: World
+) -> None:
+    world.strike()
+    world.now += 2
+    world.reader.since[world.run] = (age, False)
+    world.takeovers.look()
+    assert world.takeovers.seconds() == {"kill": [seconds]}
+
+
 def test_whoever_recorded_after_all_was_not_taken_over(world: World) -> None:
     world.strike()
     world.taken_after(1.5, recorded=True)
@@ -74,7 +92,7 @@ def test_whoever_woke_first_was_not_taken_over(world: World) -> None:
 def test_what_was_taken_over_just_before_it_woke_counts(world: World) -> None:
     strike = world.strike("freeze")
     world.now += 2
-    world.reader.since[world.run] = (True, False)
+    world.reader.since[world.run] = (0.0, False)
     world.takeovers.woken(strike)
     assert world.takeovers.seconds() == {"freeze": [2.0]}
 
