@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from fencepost.books import BookedEffect
+from fencepost.canonical import sanitize
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost_ops.checker import AllBooks, BookedBooks, BookEffect, BookRequest, Origin, ToolTerms
 from fencepost_ops.checker.booked import booked_effect
@@ -18,6 +19,7 @@ from fencepost_ops.checker.effects import check_effects
 from fencepost_ops.checker.facts import CallRow, Tables
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started
 from fencepost_ops.checker.report import Findings, Verdict
+from fencepost_ops.checker.wire import check_wire
 
 S = timedelta(seconds=1)
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -177,6 +179,19 @@ def test_where_a_book_does_not_say_whose_they_are_all_must_have_been_too_late() 
     assert verdict(9, 11, 12).violations  # more than there were attempts
 
 
+@pytest.mark.parametrize(("kind", "asserted"), [("reversible", True), ("read", False)])
+def test_that_nobody_answered_a_read_in_time_is_recorded_as_its_failure_and_so_only_noted(
+    kind: str, asserted: bool
+) -> None:
+    row = call("FAILED", effect=kind)
+    ledger = Ledgered(Tables({}, {("shop", CALL): row}, [], 0), [attempt(1, answered=True)], {})
+    late = BookRequest("wallet", "1", KEY, T0 + 9 * S, None, Origin(CALL, 1, 5))
+    findings = Findings()
+    check_wire(findings, ledger, Books(frozenset({"wallet"}), (), (late,)), {}, S, whole=True)
+    verdict = {v.invariant: v for v in findings.verdicts()}["I10"]
+    assert (bool(verdict.violations), bool(verdict.notes)) == (asserted, not asserted)
+
+
 # -- whose an effect is --
 
 BARE = {"key": None, "origin": Origin()}
@@ -264,6 +279,17 @@ def test_of_some_runs_nothing_is_said_of_an_effect_that_another_run_had_under_th
     assert held(waited, [], [theirs], DEDUPES)["I1"].violations
     twice = [theirs, replace(theirs, receipt="r-2")]
     assert "2 effects" in held(waited, [], twice, DEDUPES, whole=False)["I1"].violations[0].message
+
+
+@pytest.mark.parametrize(
+    "receipt", ["r-1", "a\0b", "tab\tand\nline", "\u202egnp", "\ud800", "C:\\users", "\\\0", "\\u0041"]
+)
+def test_a_receipt_is_known_in_the_form_the_ledger_keeps_it_in(receipt: str) -> None:
+    rows = [call("SUCCEEDED", receipt=sanitize(receipt, 500))]
+    assert not held(rows, [attempt(1)], [effect(1, 1, receipt=receipt)])["I1"].violations
+    assert not held(rows, [attempt(1)], [effect(1, 1, receipt=receipt, **BARE)])["I2"].violations
+    other = [effect(1, 1, receipt=f"{receipt}x")]
+    assert held(rows, [attempt(1)], other)["I1"].violations
 
 
 class Paper:

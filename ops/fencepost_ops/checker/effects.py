@@ -10,17 +10,15 @@ from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from fencepost.canonical import sanitize
 from fencepost.states import CallState
 from fencepost_ops.checker import classes
 from fencepost_ops.checker.books import BookEffect, Books
 from fencepost_ops.checker.facts import CallRow
-from fencepost_ops.checker.ledgered import Ledgered, Started, has_book
+from fencepost_ops.checker.ledgered import Ledgered, Started, as_stored, has_book
 from fencepost_ops.checker.report import Findings, Violation
 from fencepost_ops.checker.terms import Terms, ToolTerms
 
 C = CallState
-_ANY: Final = 100_000  # characters; what no column takes as it is, is stored in visible form
 
 _MAY_HAVE: Final = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR, C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 """Where a call stands while its intent may have had its effect: nowhere else."""
@@ -113,7 +111,7 @@ class _Intents:
 
     def _succeeded(self, call: CallRow, key: str, found: Sequence[BookEffect]) -> Iterator[Violation]:
         known = self._known(call)
-        told = {kept for e in found for kept in (e.receipt, sanitize(e.receipt, _ANY))}
+        told = {kept for e in found for kept in (e.receipt, as_stored(e.receipt))}
         if not found:
             text = f"no effect in the book of {call.scope.partition('/')[0]}, yet {self._says(call)}"
             yield from self._told(call, key, text, classes.missing(self._ledger, call, known), found)

@@ -20,6 +20,8 @@ from fencepost_ops.checker.story import CallStory
 
 LANDS_WITHIN: Final = timedelta(minutes=1)
 """How long after a restore a request of a worker that was at work before may still be under way."""
+_HIDDEN: Final = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+_SHOWN: Final = re.compile(rf"(\\+)(?=u|{_HIDDEN})|{_HIDDEN}")
 _WHOLE: Final = re.compile(r"[0-9a-f]{64}")
 _CUT: Final = re.compile(r"[0-9a-f]{32,63}")
 _UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
@@ -146,11 +148,17 @@ class Owners:
             return _under(effect, self._spelled.get(effect.key, effect.key))
         if not _nameless(effect):
             return effect
-        for index, name in ((self._by_receipt, effect.receipt), (self._by_reference, effect.reference)):
+        receipt = as_stored(effect.receipt)
+        for index, name in ((self._by_receipt, receipt), (self._by_reference, effect.reference)):
             keys = {c.operation for c in index.get(name or "", ()) if _fits(c, effect)}
             if len(keys) == 1:
                 return _under(effect, keys.pop())
         return effect
+
+
+def as_stored(receipt: str) -> str:
+    """A receipt as the ledger keeps it: what cannot be seen is spelled out, so that any text is kept."""
+    return _SHOWN.sub(lambda m: m[0] * 2 if m[1] else f"\\u{ord(m[0]):04x}", receipt)
 
 
 def has_book(call: CallRow, services: Collection[str]) -> bool:
