@@ -7,7 +7,17 @@ from uuid import UUID
 import pytest
 
 from fencepost_ops.checker import PROMISES, Report, Totals, Verdict, Violation
-from fencepost_ops.drill.because import Booked, Key, Noted, command, followed, held_by, told, why_one
+from fencepost_ops.drill.because import (
+    Booked,
+    Key,
+    Noted,
+    command,
+    followed,
+    held_by,
+    settled_by,
+    told,
+    why_one,
+)
 from fencepost_ops.drill.outcome import CallEnd, Left, Outcome, Owed, RunEnd, Struck
 from fencepost_ops.drill.protocol import Expect, Fault, Prediction, Protocol
 from fencepost_ops.drill.writeup import print_outcome, write_up
@@ -164,6 +174,83 @@ def test_why_a_key_had_its_effects(
     state: str, kind: str, attempts: int, effects: list[Booked], requests: list[Booked], sentence: str
 ) -> None:
     assert why_one(Key("first", state, kind, attempts, tuple(effects), tuple(requests))) == sentence
+
+
+@pytest.mark.parametrize(
+    ("events", "attempt_of_the_effect", "sentence"),
+    [
+        (
+            [
+                noted("ToolLookupRecorded", lookup='{"answer": "found", "receipt": "r-1"}'),
+                noted(
+                    "ToolEffectReconciled",
+                    to="SUCCEEDED",
+                    proof="the lookup found it with the same arguments",
+                    receipt="r-1",
+                ),
+            ],
+            1,
+            "it was not sent again, for the lookup by key found receipt r-1",
+        ),
+        (
+            [noted("ToolEffectReconciled", to="SUCCEEDED", proof="evidence of attempt 1", receipt="r-1")],
+            1,
+            "it was not sent again, for evidence of attempt 1 brought receipt r-1",
+        ),
+        (
+            [noted("ToolEffectReconciled", to="FAILED", proof="the lookup proved the key absent")],
+            1,
+            "that nothing happened is proved: the lookup proved the key absent",
+        ),
+        (
+            [
+                noted("ToolAttemptStarted", 11, attempt=2, repeat=True),
+                noted("ToolResultRecorded", 12, attempt=2, receipt="r-1"),
+            ],
+            1,
+            "the stored request was repeated, and the answer was the receipt of attempt 1",
+        ),
+        (
+            [
+                noted("ToolAttemptStarted", 11, attempt=2, repeat=True),
+                noted("ToolResultRecorded", 12, attempt=2, receipt="r-1"),
+            ],
+            2,
+            "the stored request was repeated under the same key",
+        ),
+        (
+            [
+                noted("ToolLookupRecorded", 10, lookup='{"answer":"absent","receipt":null}'),
+                noted("ToolAttemptStarted", 11, attempt=2, repeat=True),
+                noted("ToolResultRecorded", 12, attempt=2, receipt="r-1"),
+            ],
+            2,
+            "it was sent again only when the lookup by key had proved the first absent",
+        ),
+        (
+            [noted("RepairRequested", reason="the contract offers neither")],
+            1,
+            "it was not sent again, and a person is asked: the contract offers neither",
+        ),
+        (
+            [
+                noted("ToolAttemptStarted", 11, repeat=False),
+                noted("ToolResultRecorded", 12, receipt="r-1"),
+            ],
+            1,
+            None,
+        ),
+        ([noted("RepairRequested")], 1, None),
+        ([], 1, None),
+    ],
+)
+def test_a_call_is_said_to_be_settled_by_what_its_events_say(
+    events: list[Noted], attempt_of_the_effect: int, sentence: str | None
+) -> None:
+    effects = (effect("r-1", attempt_of_the_effect),)
+    key = Key("first", "SUCCEEDED", "dedupes", 2, effects, (request(1),), tuple(events))
+    assert settled_by(key) == sentence
+    assert why_one(key).endswith(sentence or "receipt r-1 (attempt 1)")
 
 
 def test_the_record_before_a_fault_says_what_it_holds() -> None:

@@ -195,7 +195,7 @@ def held_by(record: str | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One call with what the service's own book says of its key."""
+    """One call: its events, and what the service's own book says of its key."""
 
     label: str
     state: str
@@ -203,10 +203,15 @@ class Key:
     attempts: int
     effects: tuple[Booked, ...]
     requests: tuple[Booked, ...]
+    events: tuple[Noted, ...] = ()
 
 
 def why_one(key: Key) -> str:
     """Why its key had the effects it had, as a sentence without its full stop."""
+    return "; ".join(filter(None, [_had(key), settled_by(key)]))
+
+
+def _had(key: Key) -> str:
     if len(key.effects) > 1:
         each = ", ".join(one.named for one in key.effects)
         return f"{len(key.effects)} effects under one key: {each}"
@@ -229,6 +234,52 @@ def why_one(key: Key) -> str:
     else:
         how = "and the same again changed nothing"
     return f"{arrived} under one key, {how}: one effect, {effect.named}"
+
+
+def settled_by(key: Key) -> str | None:
+    """By which fact it was settled, or given to a person; None where its first answer settled it."""
+    for event in reversed(key.events):
+        deciding = _DECIDING.get(event.type)
+        if deciding is not None:
+            try:
+                return deciding(event, key)
+            except (KeyError, TypeError, ValueError):  # of a version that says other things
+                return None
+    return None
+
+
+def _reconciled(event: Noted, _: Key) -> str:
+    proof, receipt = str(event.data["proof"]), event.data.get("receipt")
+    if event.data["to"] != "SUCCEEDED":
+        return f"that nothing happened is proved: {proof}"
+    if "lookup" in proof:
+        return f"it was not sent again, for the lookup by key found receipt {receipt}"
+    return f"it was not sent again, for {proof} brought receipt {receipt}"
+
+
+def _answered(event: Noted, key: Key) -> str | None:
+    started = [e for e in key.events if e.type == E.TOOL_ATTEMPT_STARTED and e.attempt == event.attempt]
+    if not any(one.data.get("repeat") for one in started):
+        return None
+    before = [e for e in key.events if e.seq < started[0].seq]
+    if any(e.type == E.TOOL_LOOKUP_RECORDED and '"absent"' in str(e.data.get("lookup")) for e in before):
+        return "it was sent again only when the lookup by key had proved the first absent"
+    first = next((one for one in key.effects if one.receipt == event.data["receipt"]), None)
+    if first is not None and first.attempt not in (None, event.attempt):
+        return f"the stored request was repeated, and the answer was the receipt of attempt {first.attempt}"
+    return "the stored request was repeated under the same key"
+
+
+_DECIDING: Final[Mapping[str, Callable[[Noted, Key], str | None]]] = {
+    E.TOOL_EFFECT_RECONCILED: _reconciled,
+    E.TOOL_RESULT_RECORDED: _answered,
+    E.TOOL_ATTEMPT_FAILED: lambda _e, _k: "its answer proved that nothing happened",
+    E.REPAIR_REQUESTED: lambda e, _k: f"it was not sent again, and a person is asked: {e.data['reason']}",
+    E.REPAIR_DECIDED: lambda _e, _k: "a person decided",
+    E.RESULT_REUSED: lambda _e, _k: "the receipt of another call of this key was used",
+    E.AUTHORIZATION_DENIED: lambda e, _k: f"not allowed: {e.data['reason']}",
+    E.PROPOSAL_REJECTED: lambda e, _k: f"refused: {e.data.get('message') or e.data['code']}",
+}
 
 
 def _count(number: int, what: str) -> str:

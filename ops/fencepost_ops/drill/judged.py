@@ -74,7 +74,7 @@ def judged(ledger: DrillLedger, history: History, app: App, services: Services) 
     begun: dict[Begun, int] = {(e.call, e.attempt): e.seq for e in events if e.type == "ToolAttemptStarted"}
     book = [one for service in services.services() for one in _booked(services, service, begun)]
     kinds = {place: one.kind for place, one in known.items()}
-    calls = tuple(_explained(one, book, kinds) for one in read)
+    calls = tuple(_explained(one, book, kinds, events) for one in read)
     ends = {call.id: call.state for call in calls}
     fired = {(one.fault.at, one.fault.nth) for one in history.struck}
     return Outcome(
@@ -130,12 +130,15 @@ def _of_key(read: _Read, book: Sequence[Booked]) -> list[Booked]:
     return [one for one in book if one.key == read.operation]
 
 
-def _explained(read: _Read, book: Sequence[Booked], kinds: Mapping[tuple[str, int], str]) -> CallEnd:
+def _explained(
+    read: _Read, book: Sequence[Booked], kinds: Mapping[tuple[str, int], str], events: Sequence[Noted]
+) -> CallEnd:
     end, mine = read.end, _of_key(read, book)
     effects = tuple(one for one in mine if one.receipt is not None)
     requests = tuple(one for one in mine if one.receipt is None)
     kind = kinds.get((end.tool, read.version), "")
-    why = why_one(Key(end.label, end.state, kind, end.attempts, effects, requests))
+    history = tuple(event for event in events if event.call == end.id)
+    why = why_one(Key(end.label, end.state, kind, end.attempts, effects, requests, history))
     return replace(end, kind=kind, requests=len(requests), effects=len(effects), why=why)
 
 
