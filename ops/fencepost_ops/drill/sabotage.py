@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost.errors import UsageError
+from fencepost_ops.drill.sabotages.claims import CLAIMS
 from fencepost_ops.drill.sabotages.decisions import DECISIONS
 from fencepost_ops.drill.sabotages.doubts import DOUBTS
 from fencepost_ops.drill.sabotages.guards import GUARDS
@@ -18,7 +19,7 @@ from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *GUARDS)
+_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *GUARDS)
 SABOTAGES: Final[dict[str, Sabotage]] = {one.name: one for one in _ALL}
 """All there are, by name."""
 

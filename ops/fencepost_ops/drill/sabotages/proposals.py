@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from fencepost import operations
+from fencepost import operations, tools
 from fencepost.authority import AuthorizationDecision
 from fencepost.decide import planning
 from fencepost.decide.fold import Fold
@@ -13,7 +13,7 @@ from fencepost.events import EventType
 from fencepost.subjects import Call
 from fencepost_ops.drill.protocol import Asked, Expect, Fault, Protocol
 from fencepost_ops.drill.sabotages.decisions import once
-from fencepost_ops.drill.sabotages.switch import Sabotage, code, every, in_depth, without
+from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, without
 
 Made = Callable[..., Any]
 SCRIPT: Final = "fencepost_ops.drill.script:app"
@@ -53,6 +53,7 @@ def _other_arguments(proposal_body: Made) -> Made:
     return body
 
 
+_WHOSE: Final = {"contract": "dedupes", "reference": "shared"}
 _SHARED: Final = {"contract": "lookup", "reference": "shared"}
 
 PROPOSALS: Final = (
@@ -88,6 +89,17 @@ PROPOSALS: Final = (
             name="sabotage.arguments_swapped",
             runs=[Asked(input={"reference": "r"})],
             expect=once("dedupes"),
+        ),
+    ),
+    Sabotage(
+        name="tenant_left_out_of_key",
+        invariant=EXPECTATION,
+        about="the same intent of two tenants is two intents: their keys differ",
+        off=code(tools, "operation_key", lambda key: lambda _tenant, *parts: key("", *parts)),
+        shows=Protocol(
+            name="sabotage.tenant_left_out_of_key",
+            runs=[Asked(input=_WHOSE), Asked(input=_WHOSE, tenant="another", at_s=1)],
+            expect=Expect(effects={"dedupes": 2}, runs=["COMPLETED", "COMPLETED"]),
         ),
     ),
     *in_depth(
