@@ -330,9 +330,8 @@ def _run(works: Sequence[Coroutine[Any, Any, None]]) -> None:
         for task in tasks:  # a process that is dead has nothing to say of the others it was at
             if not task.cancelled():
                 task.exception()
-    errors = [task.exception() for task in tasks if not task.cancelled()]
-    for error in errors:  # each was fetched: asyncio complains on stderr of one that nobody has seen
-        if error is not None:
+    for task in tasks:
+        if not task.cancelled() and (error := task.exception()) is not None:
             raise error
 
 
