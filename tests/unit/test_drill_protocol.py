@@ -123,3 +123,33 @@ def test_a_file_that_is_no_protocol_is_exit_code_2(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith("fencepost: the protocol ")
     assert "faults[0]: unknown fault point 'nowhere'" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "invalid_arguments_are_never_sent",
+        "truncated_arguments_are_never_sent",
+        "values_refused_in_arguments",
+        "unauthorised_is_never_sent",
+        "grant_revoked_before_dispatch",
+        "expired_is_never_sent",
+        "deadline_ends_what_was_not_sent",
+        "stale_term_is_never_sent",
+    ],
+)
+def test_what_must_not_be_sent_is_expected_to_reach_nobody(name: str) -> None:
+    expect = shipped_protocol(name).expect
+    assert expect.dispatches == 0
+    assert set(expect.effects.values()) == {0}
+    assert not expect.violated
+
+
+def test_the_opening_failure_is_one_crash_and_three_ways_on() -> None:
+    three = [shipped_protocol(name) for name in ("blind_retry", "receipt_check", "same_key_replay")]
+    assert len({one.faults[0].model_dump_json() for one in three}) == 1
+    wrong, asked, repeated = (one.expect for one in three)
+    assert (wrong.effects, wrong.violated) == ({"lookup": 2}, ["I1"])
+    assert (asked.effects, asked.violated, asked.dispatches) == ({"lookup": 1}, [], 1)
+    assert (repeated.effects, repeated.violated) == ({"dedupes": 1}, [])
+    assert (repeated.attempts_at_least, repeated.dispatches) == (2, 2)
