@@ -11,7 +11,6 @@ from fencepost_ops.chaos_screen import ChaosScreen
 from fencepost_ops.chaos_strikes import Strikes
 from fencepost_ops.trial import LOOK_EVERY_S, Trial
 
-PATIENCE_S: Final = 1.5  # how long a strike waits for a process of the role that has something in hand
 OVERTIME_S: Final = 60.0  # how long strikes may go on that found nobody to strike in time
 
 
@@ -55,7 +54,7 @@ class Storm:
         """Strike the first that can be: only one, so that whom the last one killed is seen to be dead."""
         for one in due:
             at, strike = one
-            if self._strikes.strike(strike, patient=now - at < PATIENCE_S):
+            if self._strikes.strike(strike, waited_s=now - at):
                 due.remove(one)
                 return
 

@@ -5,6 +5,7 @@ No strike waits for what it needs: one that finds nobody to strike, or its wire 
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -34,12 +35,17 @@ from fencepost_ops.demo_plan import Kill
 from fencepost_ops.fleet import ROLES
 from fencepost_ops.weather import Proxy
 
+PATIENCE_S: Final = 1.5  # how long a strike waits for a process of the role that has something in hand
+COMPANY_WITHIN_S: Final = (
+    10.0  # and until another of the role is at work: on a slow machine starting takes long
+)
 PAUSED_S: Final = 4.0  # how long a process sleeps that was paused by a fault point: longer than its takeover
 
 _BUSY: Final = """
 SELECT w.pid FROM fencepost.outbox o JOIN fencepost.workers w ON w.token = o.worker
 WHERE w.role = %s AND w.ended_at IS NULL GROUP BY w.pid ORDER BY count(*) DESC, w.pid
 """
+_AT_WORK: Final = "SELECT pid FROM fencepost.workers WHERE role = %s AND ended_at IS NULL"
 
 
 class Struck(Protocol):
@@ -84,10 +90,13 @@ class Strikes:
     done: Counter[str] = field(default_factory=Counter)
     paused: int = 0
     _passing: list[_Passing] = field(default_factory=list)
+    _most: dict[str, int] = field(default_factory=dict)  # processes of a role that were there at once
     _armed: dict[str, list[str]] = field(default_factory=dict)
 
-    def strike(self, one: Strike, *, patient: bool = False) -> bool:
-        """Do it; False if it cannot be done now. `patient`: rather wait for a process with work in hand."""
+    def strike(self, one: Strike, *, waited_s: float = math.inf) -> bool:
+        """Do it; False if it cannot be done now, or is better done soon, the more so the less it has waited:
+        to a process with work in hand, and of a role of which another one is at work.
+        """
         if isinstance(one, Arm):
             done = self._arm(one)
         elif isinstance(one, Loss):
@@ -97,7 +106,7 @@ class Strikes:
         elif isinstance(one, Jump):
             done = self._jump(one)
         else:
-            done = self._hit(one, patient=patient)
+            done = self._hit(one, waited_s)
         if done:
             self.done[fault_of(one)] += 1
         return done
@@ -134,8 +143,8 @@ class Strikes:
     def _lasts(self, what: str) -> bool:
         return any(one.what == what for one in self._passing)
 
-    def _hit(self, one: Kill | Doze | HostDeath, *, patient: bool) -> bool:
-        found = self._victim(one.role, patient=patient)
+    def _hit(self, one: Kill | Doze | HostDeath, waited_s: float) -> bool:
+        found = self._victim(one.role, waited_s)
         if found is None:
             return False
         name, pid = found
@@ -158,16 +167,27 @@ class Strikes:
             self._last(f"a freeze of {name}", one.for_s, woken, pids)
         return True
 
-    def _victim(self, role: str, *, patient: bool) -> tuple[str, int] | None:
-        """An awake process of the role, the busiest; without `patient` or of the relay any."""
+    def _victim(self, role: str, waited_s: float) -> tuple[str, int] | None:
+        """An awake process of the role, the busiest; after a while, or of the relay, any."""
         sleeping = {pid for one in self._passing for pid in one.pids}
-        awake = {pid: name for name, pid in self.fleet.pids(role).items() if pid not in sleeping}
+        alive = self.fleet.pids(role)
+        awake = {pid: name for name, pid in alive.items() if pid not in sleeping}
+        if waited_s < COMPANY_WITHIN_S and self._alone(role, len(alive), awake):
+            return None
         busy = [pid for (pid,) in self.takeovers.reader.execute(_BUSY, [role]) if pid in awake]
         if busy:
             return awake[busy[0]], busy[0]
-        if patient and role != "relay":
+        if waited_s < PATIENCE_S and role != "relay":
             return None
         return next(((awake[pid], pid) for pid in sorted(awake)), None)
+
+    def _alone(self, role: str, alive: int, awake: Mapping[int, str]) -> bool:
+        """Whether at most one of several workers of a role is at work."""
+        self._most[role] = most = max(alive, self._most.get(role, 0))
+        if most == 1 or role == "relay":
+            return False
+        at_work = {pid for (pid,) in self.takeovers.reader.execute(_AT_WORK, [role])}
+        return len(at_work & awake.keys()) < 2
 
     def _arm(self, one: Arm) -> bool:
         if one.role == PRODUCER:

@@ -15,7 +15,7 @@ from fencepost.testing import FAULTS
 from fencepost_ops import chaos_strikes
 from fencepost_ops.chaos_found import descendants
 from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss
-from fencepost_ops.chaos_strikes import Strikes, stopped
+from fencepost_ops.chaos_strikes import COMPANY_WITHIN_S, PATIENCE_S, Strikes, stopped
 from fencepost_ops.chaos_takeovers import Takeovers
 from fencepost_ops.demo_plan import Kill
 from fencepost_ops.weather import Proxy
@@ -29,9 +29,11 @@ class FakeReader:
 
     def __init__(self) -> None:
         self.busy: list[int] = []
+        self.at_work: list[int] = []
 
     def execute(self, statement: str, _values: Any) -> Any:
-        self.rows = [(pid,) for pid in self.busy] if statement == chaos_strikes._BUSY else []
+        pids = {chaos_strikes._BUSY: self.busy, chaos_strikes._AT_WORK: self.at_work}
+        self.rows = [(pid,) for pid in pids.get(statement, [])]
         return self
 
     def fetchall(self) -> list[Any]:
@@ -73,6 +75,7 @@ class World:
     def __init__(self, folder: Path) -> None:
         self.fleet = FakeFleet()
         self.reader = FakeReader()
+        self.reader.at_work = [child.pid for child in self.fleet.children.values()]
         self.said: list[str] = []
         takeovers = Takeovers(self.reader)  # type: ignore[arg-type]
         self.strikes = Strikes(self.fleet, takeovers, folder, self.said.append)
@@ -90,17 +93,37 @@ def world(tmp_path: Path) -> Iterator[World]:
     made.fleet.close()
 
 
-def test_a_kill_waits_for_a_busy_process_as_long_as_it_is_patient(world: World) -> None:
-    assert not world.strikes.strike(Kill("planner"), patient=True)
+def test_a_kill_waits_a_while_for_a_busy_process(world: World) -> None:
+    assert not world.strikes.strike(Kill("planner"), waited_s=PATIENCE_S - 0.1)
     busy = world.fleet.children["planner-2"]
     world.reader.busy = [busy.pid]
-    assert world.strikes.strike(Kill("planner"), patient=True)
+    assert world.strikes.strike(Kill("planner"), waited_s=0)
     assert busy.wait() == -signal.SIGKILL
     assert world.strikes.strike(Kill("planner"))  # whoever there is
     until("both are dead", lambda: world.fleet.pids() == {})
     assert not world.strikes.strike(Kill("planner"))
     assert not world.strikes.strike(Kill("relay"))
     assert world.strikes.done == {"kill": 2}
+
+
+def test_a_kill_waits_longer_for_another_of_the_role_to_be_at_work(world: World) -> None:
+    first, second = world.reader.at_work
+    world.reader.busy, world.reader.at_work = [first], [first]
+    assert not world.strikes.strike(Kill("planner"), waited_s=COMPANY_WITHIN_S - 0.1)
+    world.reader.at_work = [first, second]
+    assert world.strikes.strike(Kill("planner"), waited_s=0)
+    until("it is dead", lambda: len(world.fleet.pids()) == 1)
+    world.reader.busy = [second]
+    assert not world.strikes.strike(Kill("planner"), waited_s=COMPANY_WITHIN_S - 0.1)
+    assert world.strikes.strike(Kill("planner"), waited_s=COMPANY_WITHIN_S)
+
+
+def test_who_was_always_alone_is_killed_all_the_same(world: World) -> None:
+    only = world.fleet.children.pop("planner-1")
+    world.fleet.children, other = {"planner-1": only}, world.fleet.children
+    world.reader.busy = [only.pid]
+    assert world.strikes.strike(Kill("planner"), waited_s=0)
+    world.fleet.children |= other
 
 
 def test_a_death_of_a_host_takes_the_pulse_with_it(world: World) -> None:
