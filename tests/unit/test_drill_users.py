@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fencepost import BookedEffect, Response, UsageError
+from fencepost import BookedEffect, Request, Response, UsageError
 from fencepost_ops.drill.protocol import LOSES, Protocol
 from fencepost_ops.drill.users import plan, probe
 from fencepost_ops.drill.users.downstream import is_loopback
@@ -161,7 +161,7 @@ def test_a_clock_of_whole_seconds_is_found_too() -> None:
     slow = tools.app.tool("right.dedupes").__class__(
         **{
             **vars(tool),
-            "request": lambda a: tools.Request.post("/c", json={"ref": f"{a.order}-{int(time.time())}"}),
+            "request": lambda a: Request.post("/c", json={"ref": f"{a.order}-{int(time.time())}"}),
         }
     )
     (line,) = probe.unlike_requests(slow, tools.Order(order="o-1"), "k")
