@@ -25,9 +25,9 @@ from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.processes import LocalServerError
 
-HUNG_S: Final = 60.0
-"""How long a history may take in real time; most take a tenth of a second."""
-_OPENED_S: Final = 120.0
+HUNG_S: Final = 180.0
+"""How long a history may take in real time; most take a tenth of a second, on a quiet machine."""
+_OPENED_S: Final = 300.0
 UNSETTLED: Final = "unsettled"
 UNEXPECTED: Final = "unexpected"
 HUNG: Final = "hung"
@@ -198,9 +198,10 @@ class Crew:
         if not hand.late(self._hung_s):
             return None
         hand.process.kill()
-        return self._lost(hand, f"it took more than {self._hung_s:g} s and was ended")
+        limit_s = self._hung_s if hand.ready else _OPENED_S
+        return self._lost(hand, f"it took more than {limit_s:g} s and was ended")
 
-    def _lost(self, hand: _Hand, why: str) -> Told | None:
+    def _lost(self, hand: _Hand, why: str) -> Told:
         if hand.doing is None:
             raise Unreachable(f"a process for drills did not come up: {why}")
         number, protocol = hand.doing

@@ -224,8 +224,9 @@ def _named(fault: Fault) -> str:
 class Sweep:
     """One sweep: `events()` runs it and gives each history as it ends; `result` says what came of it.
 
-    `budget`: at most so many histories with faults, chosen so that every action at every point comes first,
-    and then evenly; the rest is counted as left out. Without one all are run.
+    `budget`: at most so many histories with faults, chosen so that every action at every point comes first
+    (crashes and pauses at its first passage), and then evenly, and a third of them pairs; the rest is counted
+    as left out, but for pairs whose first fault was left out. Without a budget all are run.
     """
 
     def __init__(
@@ -280,8 +281,10 @@ class Sweep:
         groups: dict[tuple[tuple[str, str], ...], list[tuple[Base, Protocol]]] = defaultdict(list)
         for base, protocol in histories:
             groups[tuple((fault.at, _named(fault)) for fault in protocol.faults)].append((base, protocol))
-        for group in groups.values():
+        for named, group in groups.items():
             self._chance.shuffle(group)
+            if len(named) == 1 and named[0][1] in ("crash", "pause"):  # what pairs are made of goes first
+                group.sort(key=lambda one: one[1].faults[0].nth > 1)
         order = list(groups)
         self._chance.shuffle(order)
         turns = max(len(group) for group in groups.values())
