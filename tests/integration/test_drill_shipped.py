@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
+from fencepost.errors import UsageError
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.outcome import Outcome
-from fencepost_ops.drill.protocol import Expect, Prediction
+from fencepost_ops.drill.protocol import Asked, Expect, Prediction, Protocol, Service
 from fencepost_ops.drill.shipped import shipped_names, shipped_protocol
 from fencepost_ops.local import LocalPostgres
 
@@ -75,3 +76,10 @@ def test_it_comes_out_as_it_says_and_could_have_come_out_otherwise(drill: Drill,
     wrong = [*predictions_one_wrong(outcome), *expectations_one_wrong(outcome)]
     assert wrong
     assert [what for what, one in wrong if one.ok] == []
+
+
+def test_what_is_no_request_is_said_to_be_none(drill: Drill) -> None:
+    with pytest.raises(UsageError, match="run_key holds a NUL"):
+        drill.run(Protocol(name="no_request", runs=[Asked(run_key="a\0b")]))
+    with pytest.raises(UsageError, match=r"services\.mail: there is no such service"):
+        drill.run(Protocol(name="no_service", services={"mail": Service(lag_s=1)}))

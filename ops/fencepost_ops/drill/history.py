@@ -15,7 +15,7 @@ from typing import Final
 from uuid import UUID
 
 from fencepost.app import App
-from fencepost.errors import Conflict, FaultInjected, FencepostError, UsageError
+from fencepost.errors import FaultInjected, FencepostError, UsageError
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_ops.drill.baton import Execution
@@ -298,11 +298,10 @@ class History:
         if step.host.dead:
             self.fleet.bury(step.host)
         self._write_down(step)
-        if step.host.role == "producer":
-            if isinstance(error, UsageError):
-                raise error
-            if step.host.dead or not (error is None or isinstance(error, Conflict)):
-                self._ask(int(step.host.name.rpartition("/")[2]) - 1)  # the same again, as producers may
+        if step.host.role == "producer" and isinstance(error, UsageError):
+            raise error  # what it asks for is no request, however often it asks
+        if step.host.role == "producer" and (step.host.dead or error is not None):
+            self._ask(int(step.host.name.rpartition("/")[2]) - 1)  # the same request again, as producers may
 
     def _write_down(self, step: Step) -> None:
         faults, step.faults = step.faults, []
