@@ -17,7 +17,7 @@ from fencepost_ops.drill.command import drill as drill_command
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.protocol import Asked, Fault, Protocol
-from fencepost_ops.drill.prove import Proof, prove, to_json, uncovered
+from fencepost_ops.drill.prove import Proof, Prover, to_json, uncovered
 from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage
 from fencepost_ops.drill.sabotages.switch import code, every, without
 from fencepost_workers.step import Step
@@ -56,24 +56,39 @@ def before(drill: Drill) -> tuple[dict[str, Any], dict[str, str]]:
     return drill.run(CLEAN).to_json(), catalogue(drill.ledger)
 
 
+class Proofs(dict[str, Proof]):
+    """Each made when it is first looked at."""
+
+    def __init__(self, drill: Drill) -> None:
+        super().__init__()
+        self._prover = Prover(drill)
+
+    def __missing__(self, name: str) -> Proof:
+        self[name] = self._prover.proof(name)
+        return self[name]
+
+    def all(self) -> list[Proof]:
+        return [self[name] for name in SABOTAGES]
+
+
 @pytest.fixture(scope="module")
-def proofs(drill: Drill, before: object) -> dict[str, Proof]:
-    return {proof.sabotage.name: proof for proof in prove(drill)}
+def proofs(drill: Drill, before: object) -> Proofs:
+    return Proofs(drill)
 
 
 @pytest.mark.parametrize("name", SABOTAGES)
-def test_a_check_goes_red_without_the_defence(proofs: dict[str, Proof], name: str) -> None:
+def test_a_check_goes_red_without_the_defence(proofs: Proofs, name: str) -> None:
     assert proofs[name].wrong == []
 
 
-def test_every_invariant_is_seen_to_break(proofs: dict[str, Proof]) -> None:
-    assert uncovered(proofs.values()) == []
-    assert to_json(list(proofs.values()))["ok"] is True
-    caught = [one for one in proofs.values() if one.sabotage.held_by is None]
+def test_every_invariant_is_seen_to_break(proofs: Proofs) -> None:
+    assert uncovered(proofs.all()) == []
+    assert to_json(proofs.all())["ok"] is True
+    caught = [one for one in proofs.all() if one.sabotage.held_by is None]
     assert {one.sabotage.invariant for one in caught} >= set(PROMISES)
 
 
-def test_the_checker_names_the_culprit(proofs: dict[str, Proof]) -> None:
+def test_the_checker_names_the_culprit(proofs: Proofs) -> None:
     said = proofs["stale_record"].broken.said["I5"]
     assert "(ToolResultRecorded): recorded under fence 1 of " in said
     assert proofs["stale_record"].to_json()["said"] == said
@@ -90,8 +105,7 @@ def test_a_defence_that_nothing_misses_is_not_caught(drill: Drill, monkeypatch: 
     shown = SABOTAGES["blind_retry"]
     intact = Sabotage("intact", "I1", "nothing is switched off here", every(), shown.shows)
     monkeypatch.setitem(SABOTAGES, "intact", intact)
-    (proof,) = prove(drill, ["intact"])
-    assert proof.verdict == "NOT CAUGHT"
+    assert Prover(drill).proof("intact").verdict == "NOT CAUGHT"
 
 
 @pytest.fixture
@@ -128,6 +142,9 @@ def test_the_command_says_no_where_a_check_stays_green(
 
 def test_the_command_proves_by_its_own_protocols_only(command: Callable[..., Result]) -> None:
     assert command("--prove", "blind_retry").exit_code == 2
+    alone = command("--sabotage", "blind_retry")
+    assert alone.exit_code == 2
+    assert "--sabotage needs a PROTOCOL; with --prove it has one of its own" in alone.stderr
     refused = command("--prove", "--sabotage", "trust_everyone").exception
     assert isinstance(refused, UsageError)
     assert "there is no sabotage 'trust_everyone'; there are absence_at_once, " in str(refused)
@@ -136,8 +153,9 @@ def test_the_command_proves_by_its_own_protocols_only(command: Callable[..., Res
 def test_all_is_as_it_was_afterwards(
     drill: Drill,
     before: tuple[dict[str, Any], dict[str, str]],
-    proofs: dict[str, Proof],
+    proofs: Proofs,
 ) -> None:
+    assert len(proofs.all()) == len(SABOTAGES)
     outcome = drill.run(CLEAN)
     assert outcome.ok
     assert (outcome.to_json(), catalogue(drill.ledger)) == before

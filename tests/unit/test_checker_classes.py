@@ -93,13 +93,14 @@ class Scenario:
     person: bool = False
     absent: bool = False
     read: bool = False
+    repeat: bool = False
 
     def verdict(self, state: str, number: int) -> str:
         row = call(state, effect="read", operation=None) if self.read else call(state)
         found = [effect(n, after) for n, after in enumerate(self.happened[:number], start=1)]
         if self.read:
             found = [replace(e, key=None) for e in found]
-        second = attempt(2, proved_absent=self.absent, decided=self.person)
+        second = attempt(2, proved_absent=self.absent, decided=self.person, first=not self.repeat)
         people = {CALL: "ann"} if self.person else {}
         verdict = held([row], [attempt(1), second], found, self.known, people)["I1"]
         return "violated" if verdict.violations else "noted" if verdict.notes else "holds"
@@ -111,6 +112,11 @@ NEITHER = ToolTerms("neither")
 SCENARIOS = {
     "dedupes": Scenario(DEDUPES),
     "dedupes, after its window": Scenario(replace(DEDUPES, window=5 * S)),
+    "dedupes, repeated after its window": Scenario(replace(DEDUPES, window=5 * S), repeat=True),
+    "dedupes, repeated in time and landed after": Scenario(
+        replace(DEDUPES, window=15 * S), (1, 17), repeat=True
+    ),
+    "dedupes, a person after its window": Scenario(replace(DEDUPES, window=5 * S), person=True, repeat=True),
     "dedupes, a person": Scenario(DEDUPES, person=True),
     "lookup only": Scenario(LOOKUP, absent=True),
     "lookup only, the first settles": Scenario(LOOKUP, (2.5, 11), absent=True),
@@ -129,6 +135,9 @@ SCENARIOS = {
 EXPECTED = {
     "dedupes": ("V h V", "h h V", "h V V", "h V V"),
     "dedupes, after its window": ("V h n", "h h n", "h V V", "h V V"),
+    "dedupes, repeated after its window": ("V h V", "h h V", "h V V", "h V V"),
+    "dedupes, repeated in time and landed after": ("V h n", "h h n", "h V V", "h V V"),
+    "dedupes, a person after its window": ("V h n", "h h n", "h V V", "h V V"),
     "dedupes, a person": ("V h V", "h h V", "h V V", "h V V"),
     "lookup only": ("V h V", "h h V", "h V V", "h V V"),
     "lookup only, the first settles": ("V h V", "h h V", "h V V", "h V V"),
@@ -156,6 +165,15 @@ def test_each_class_is_held_to_what_it_promises_and_to_no_more(name: str) -> Non
         for state in states:
             said = " ".join(SCENARIOS[name].verdict(state, number)[0] for number in (0, 1, 2))
             assert said.replace("v", "V") == expected, (name, state)
+
+
+def test_one_key_for_two_tenants_or_two_scopes_is_against_every_class() -> None:
+    mine = call("SUCCEEDED", receipt="r-1")
+    same = replace(mine, id=UUID(int=7), reused=True)
+    for theirs in (replace(same, tenant="other"), replace(same, scope="wallet/second")):
+        said = held([mine, theirs], [attempt(1)], [effect(1, 1)], DEDUPES)["I1"].violations
+        assert [v.message for v in said if "one key for the intents of tenant " in v.message]
+    assert not held([mine, same], [attempt(1)], [effect(1, 1)], DEDUPES)["I1"].violations
 
 
 def test_one_attempt_with_two_effects_is_against_every_class() -> None:

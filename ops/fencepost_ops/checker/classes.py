@@ -2,7 +2,7 @@
 
 | class | asserted | noted |
 |---|---|---|
-| dedupes | at most one effect while the downstream remembers the key | a further one after that |
+| dedupes | at most one effect while the downstream remembers the key; no repeat after that | a further one |
 | lookup_only | at most one, if nothing lands later than the contract's `settle` | one that landed later |
 | neither | one automatic attempt | what a person decided after that |
 | read | no effect | |
@@ -35,7 +35,7 @@ def several(ledger: Ledgered, key: str, found: Sequence[BookEffect], known: Tool
     if known.sets:
         return _SETS
     if known.kind == "dedupes":
-        return _forgotten(found, known.window)
+        return _forgotten(ledger, key, found, known.window)
     if known.kind == "lookup_only":
         return _LATE if _late_after_absence(ledger, key, found, known.settle) else None
     if known.kind == "neither":
@@ -69,10 +69,18 @@ def missing(ledger: Ledgered, call: CallRow, known: ToolTerms | None) -> str | N
     return None
 
 
-def _forgotten(found: Sequence[BookEffect], window: timedelta | None) -> str | None:
-    """Each further effect came after the downstream could have forgotten the one before it."""
+def _forgotten(
+    ledger: Ledgered, key: str, found: Sequence[BookEffect], window: timedelta | None
+) -> str | None:
+    """Each further effect came after the downstream could have forgotten the one before it, and by an attempt
+    that was let go before that, or by a person.
+    """
     times = sorted(e.at for e in found)
     if window is None or any(later - earlier < window for earlier, later in pairwise(times)):
+        return None
+    until = min((s.at for s in ledger.started_for(key)), default=times[0]) + window
+    repeats = [s for e in found if (s := ledger.made(e)) is not None and not s.first]
+    if any(s.at >= until and not (s.decided or s.proved_absent) for s in repeats):
         return None
     return f"the downstream remembers a key for {window}"
 

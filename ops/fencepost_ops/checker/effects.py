@@ -101,6 +101,10 @@ class _Intents:
 
     def _of_key(self, key: str, calls: Sequence[CallRow], found: Sequence[BookEffect]) -> Iterator[Violation]:
         holder = _holder(calls)
+        whose = sorted({(call.tenant, call.scope) for call in calls})
+        if len(whose) > 1:
+            named = ", ".join(f"tenant {tenant} at {scope}" for tenant, scope in whose)
+            yield _names(holder, key, f"one key for the intents of {named}")
         if len(found) > 1:
             text = f"{len(found)} effects of one intent: {_receipts(found)}; {self._says(holder)}"
             excuse = classes.several(self._ledger, key, found, self._known(holder))

@@ -8,7 +8,7 @@ and where that other is Postgres, it must have refused something.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from fencepost_ops.checker import PROMISES
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import Protocol
-from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage
+from fencepost_ops.drill.sabotage import Sabotage, sabotage
 from fencepost_ops.drill.sabotages.switch import EXPECTATION, POSTGRES
 
 NO_END: Final = "it did not come to an end"
@@ -102,15 +102,21 @@ class Proof:
         }
 
 
-def prove(drill: Drill, names: Iterable[str] = SABOTAGES) -> Iterator[Proof]:
-    """One proof after the other. Histories with the defence are run once for each protocol."""
-    clean: dict[str, Ran] = {}
-    for name in names:
-        one = SABOTAGES[name]
+class Prover:
+    """Proves on one drill. A history with the defence is run once for each protocol."""
+
+    def __init__(self, drill: Drill) -> None:
+        self._drill = drill
+        self._clean: dict[str, Ran] = {}
+
+    def proof(self, name: str) -> Proof:
+        """The proof of one sabotage. Raises what a bug of the fleet raises."""
+        one = sabotage(name)
         told = one.shows.model_dump_json(exclude={"name", "about"})
-        if told not in clean:
-            clean[told] = _ran(drill, one.shows)
-        yield Proof(one, clean[told], _ran(drill, one.shows.model_copy(update={"sabotage": [name]})))
+        if told not in self._clean:
+            self._clean[told] = _ran(self._drill, one.shows)
+        broken = one.shows.model_copy(update={"sabotage": [name]})
+        return Proof(one, self._clean[told], _ran(self._drill, broken))
 
 
 def _ran(drill: Drill, protocol: Protocol) -> Ran:

@@ -29,6 +29,8 @@ def with_proof(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def chosen(*, prove: bool, **others: Any) -> Any:
         if not prove:
+            if others.get("sabotage") and not any(others.get(name) for name in _UNFIT):
+                raise click.UsageError("--sabotage needs a PROTOCOL; with --prove it has one of its own")
             return command(**others)
         if any(others.get(name) for name in _UNFIT):
             raise click.UsageError("--prove has protocols of its own; only --sabotage and --json go with it")
@@ -50,13 +52,14 @@ def prove_all(names: Sequence[str] = (), *, as_json: bool = False) -> bool:
     UsageError for a name that is none.
     """
     from fencepost_ops.drill.drill import Drill
-    from fencepost_ops.drill.prove import matrix, prove, to_json, uncovered
+    from fencepost_ops.drill.prove import Prover, matrix, to_json, uncovered
     from fencepost_ops.drill.sabotage import SABOTAGES, sabotage
 
     chosen = [sabotage(name).name for name in names] or list(SABOTAGES)
     click.echo(f"to be switched off, one at a time: {len(chosen)}", err=True)
     with Drill.opened() as drill:
-        proofs = list(prove(drill, chosen))
+        prover = Prover(drill)
+        proofs = [prover.proof(name) for name in chosen]
     missing = [] if names else uncovered(proofs)
     fine = all(proof.ok for proof in proofs) and not missing
     if as_json:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from fencepost import recovery
 from fencepost_ops.drill.protocol import Event, Expect, Fault, Limits, Protocol
 from fencepost_ops.drill.sabotages.decisions import calls, once
-from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code
+from fencepost_ops.drill.sabotages.switch import Sabotage, code
 
 Made = Callable[..., Any]
 _DAY_S: Final = 86_400.0
@@ -55,7 +55,7 @@ DOUBTS: Final = (
     ),
     Sabotage(
         name="window_ignored",
-        invariant=EXPECTATION,
+        invariant="I1",
         about="a key is used again only well inside the time for which the downstream remembers it",
         off=code(recovery, "_window_open", lambda _open: lambda *_given: True),
         shows=Protocol(

@@ -13,7 +13,7 @@ from fencepost.events import EventType
 from fencepost.subjects import Call
 from fencepost_ops.drill.protocol import Asked, Expect, Fault, Protocol
 from fencepost_ops.drill.sabotages.decisions import once
-from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, without
+from fencepost_ops.drill.sabotages.switch import Sabotage, code, every, in_depth, without
 
 Made = Callable[..., Any]
 SCRIPT: Final = "fencepost_ops.drill.script:app"
@@ -93,7 +93,7 @@ PROPOSALS: Final = (
     ),
     Sabotage(
         name="tenant_left_out_of_key",
-        invariant=EXPECTATION,
+        invariant="I1",
         about="the same intent of two tenants is two intents: their keys differ",
         off=code(tools, "operation_key", lambda key: lambda _tenant, *parts: key("", *parts)),
         shows=Protocol(

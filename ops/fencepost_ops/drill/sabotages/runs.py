@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from fencepost import commands as c
@@ -48,6 +49,17 @@ def _completed_early(record_turn: Made) -> Made:
     return recorded
 
 
+def _anybody_s_turn(record_turn: Made) -> Made:
+    def recorded(tray: Fold, command: c.RecordTurn) -> c.Answer:
+        run = tray.run
+        if run.status != RunStatus.PLANNING or run.owner is None:
+            return record_turn(tray, command)  # type: ignore[no-any-return]
+        term = c.Term(run.owner, run.fence)
+        return record_turn(tray, replace(command, term=term))  # type: ignore[no-any-return]
+
+    return recorded
+
+
 def _cancelled_late(request_cancel: Made) -> Made:
     def cancelled(tray: Fold, command: c.RequestCancel) -> c.Answer:
         if tray.run.status != RunStatus.COMPLETED:
@@ -81,6 +93,27 @@ _ENDS: Final = (
             ),
         ),
         muted("guard_run", "it has an open or doubtful call"),
+    ),
+    *in_depth(
+        Sabotage(
+            name="stale_turn",
+            invariant="I5",
+            about="a planner's answer is recorded only under the term that Postgres has accepted last",
+            off=entry(_DECIDE, c.RecordTurn, _anybody_s_turn),
+            shows=Protocol(
+                name="sabotage.stale_turn",
+                runs=calls("dedupes"),
+                faults=[
+                    Fault(at="planner.after_model", do="pause"),
+                    Fault(at="planner.after_model", do="pause", nth=2, for_s=1),
+                ],
+                expect=once("dedupes"),
+            ),
+        ),
+        every(
+            muted("guard_run", "is not the accepted one"),
+            muted("guard_call", "proposed without the term of its run"),
+        ),
     ),
     *in_depth(
         Sabotage(
