@@ -6,12 +6,13 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
+from fencepost.commands import Answer, Command
 from fencepost.errors import FaultInjected, Unreachable
 from fencepost.leases import Want
 from fencepost.ledger.connect import Connection, Pool
@@ -150,3 +151,17 @@ class RacingServices(Services):
         if self._chance.happens("lost answers", 0.12):
             return Lost("connection_lost", "the connection was reset before the answer came")
         return Answered(answer)
+
+
+def counted(
+    apply: Callable[[Sequence[Command]], list[Answer]], chance: Chance
+) -> Callable[[Sequence[Command]], list[Answer]]:
+    """`Ledger.apply`, with its answers counted by kind."""
+
+    def counting(commands: Sequence[Command]) -> list[Answer]:
+        answers = apply(commands)
+        for answer in answers:
+            chance.count(f"answer {type(answer).__name__}")
+        return answers
+
+    return counting

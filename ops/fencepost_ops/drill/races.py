@@ -20,7 +20,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -31,7 +31,6 @@ from uuid import UUID
 import psycopg
 
 from fencepost.clock import driven
-from fencepost.commands import Answer, Command
 from fencepost.errors import FaultInjected, FencepostError
 from fencepost.ledger.connect import connect
 from fencepost.settings import Settings
@@ -41,7 +40,7 @@ from fencepost_ops.check import terms
 from fencepost_ops.checker import Report, check
 from fencepost_ops.drill.app import CONTRACTS, app
 from fencepost_ops.drill.ledger import DrillLedger, Sessions
-from fencepost_ops.drill.mischief import SPEED, Chance, RacingPool, RacingRedis, RacingServices
+from fencepost_ops.drill.mischief import SPEED, Chance, RacingPool, RacingRedis, RacingServices, counted
 from fencepost_ops.drill.people import DrillClient, Producer
 from fencepost_ops.drill.process import Worker, World
 from fencepost_ops.drill.protocol import Asked
@@ -65,7 +64,8 @@ UPDATE fencepost.workers SET last_seen = moved.now FROM moved WHERE token = ANY 
 _REPAIRS: Final = "SELECT id, operation FROM fencepost.calls WHERE state = 'NEEDS_REPAIR' ORDER BY id"
 _GOING: Final = "SELECT id FROM fencepost.runs WHERE status NOT IN ('COMPLETED', 'STOPPED') ORDER BY id"
 _OPEN: Final = """
-SELECT count(*) FROM fencepost.outbox WHERE dead_at IS NULL AND publish_at < '9000-01-01'
+SELECT count(*), count(*) FILTER (WHERE publish_at < fencepost.now() + interval '20 seconds')
+FROM fencepost.outbox WHERE dead_at IS NULL AND publish_at < '9000-01-01'
 """
 _LEFT: Final = """
 SELECT o.subject, o.queue, coalesce(c.state, r.status),
@@ -245,19 +245,15 @@ class _Round:
         if passed_s < STORM_S and (self._producing() or len(self._going()) > RUNS // 4):
             return False
         self.chance.calm.set()
-        return self._still() and not self._decide()
+        if self._producing() or self._services.lands_next is not None or +self._busy:
+            return False
+        ((later, soon),) = self._sight.execute(_OPEN).fetchall()
+        if soon or +self._busy:
+            return False
+        return not self._decide() and not later  # whoever waits for another's key goes on once it is decided
 
     def _going(self) -> list[UUID]:
         return [run for (run,) in self._sight.execute(_GOING)]
-
-    def _still(self) -> bool:
-        """Nothing is open but what waits for a person, nobody is at work, and nothing is under way."""
-        if self._producing() or self._services.lands_next is not None or +self._busy:
-            return False
-        return not self._open() and not +self._busy
-
-    def _open(self) -> int:
-        return int(self._sight.execute(_OPEN).fetchone()[0])  # type: ignore[index]
 
     def _left(self) -> str:
         rows = self._sight.execute(_LEFT).fetchall()
@@ -321,7 +317,7 @@ class _Round:
 
     def _hire(self, queue: Queue, number: int) -> None:
         worker = Worker(queue, len(self._workers) + 1, self._world, self._settings.takeover_limit)
-        vars(worker.ledger)["apply"] = _counted(worker.ledger.apply, self.chance)
+        vars(worker.ledger)["apply"] = counted(worker.ledger.apply, self.chance)
         self._workers.append(worker)
         row = {"token": worker.token, "role": worker.role, "host": worker.name, "pid": len(self._workers)}
         self._ledger.owner.execute(REGISTER, row)
@@ -384,18 +380,6 @@ class _Round:
     def _wait(self, until: datetime) -> None:
         while self._clock.now < until and not self._over.is_set():
             time.sleep(_TICK_S)
-
-
-def _counted(
-    apply: Callable[[Sequence[Command]], list[Answer]], chance: Chance
-) -> Callable[[Sequence[Command]], list[Answer]]:
-    def counting(commands: Sequence[Command]) -> list[Answer]:
-        answers = apply(commands)
-        for answer in answers:
-            chance.count(f"answer {type(answer).__name__}")
-        return answers
-
-    return counting
 
 
 def _forgiving(work: Callable[[], object]) -> bool:
