@@ -119,16 +119,16 @@ def test_a_key_with_the_attempt_in_it_is_found_and_its_history_can_be_run_again(
 def test_a_right_http_tool_has_one_effect_in_every_history(fencepost_drill: UserDrill, tool: str) -> None:
     remembers = tools.DAY if tool == "right.dedupes" else None
     till = tools.Till(fencepost_drill.now, remembers=remembers)
-    result = sweep_http(fencepost_drill, tool, till, only="dispatch.after_effect")
+    only = "dispatch.after_effect" if tool == "right.dedupes" else ()
+    result = sweep_http(fencepost_drill, tool, till, only=only)
     result.assert_one_effect().assert_never_twice()
-    assert len(result.played) > 12
-    assert len([one for one in result.outcomes if one.struck]) > 9
+    assert len([one for one in result.outcomes if one.struck]) > 8
     assert json.loads(json.dumps(result.to_json()))["ok"]
     assert ENV["TILL_TOKEN"] not in json.dumps(result.to_json())
 
 
 def test_a_right_python_tool_has_one_effect_in_every_history(fencepost_drill: UserDrill) -> None:
-    result = sweep_python(fencepost_drill, "right.python", only="dispatch.after_effect")
+    result = sweep_python(fencepost_drill, "right.python")
     result.assert_one_effect()
     assert {one.what for played in result.played for one in played.log} == {"Bank.pay"}
     assert result.notes == []

@@ -95,7 +95,7 @@ def invited(case: Case, passages: Mapping[str, int]) -> Iterator[Protocol]:
 
 def _gateways(case: Case) -> Iterator[Protocol]:
     wire = "dispatch.before_wire"
-    for status in (*GATEWAY, PAGE):
+    for status in (PAGE, *GATEWAY):
         what = f"a gateway answers {status}"
         lost = Fault(at=wire, do="lost", answers=status)
         yield case.protocol(f"gateway.{status}", f"{what}; the service got nothing", faults=[lost])
