@@ -125,7 +125,7 @@ def _proof(
     return Proof(made, clean, broken)
 
 
-BROKE = Ran(("I1", "I2"), ("violated: I1, I2",), ())
+BROKE = Ran(("I1", "I2"), ("violated: I1, I2",), (), {}, ("another",))
 REFUSED = Ran((), (), ("a fence never falls",))
 
 
@@ -146,6 +146,12 @@ REFUSED = Ran((), (), ("a fence never falls",))
             _proof("the claim", broken=BROKE),
             "NOT CAUGHT",
             ["I1 broke, which the claim should have held"],
+        ),
+        (_proof("the claim", broken=Ran((), (), (), {}, ("another",))), "held by the claim", []),
+        (
+            _proof("the claim"),
+            "NOT CAUGHT",
+            ["nothing came of it, so nothing shows that the claim holds"],
         ),
         (_proof(layer=POSTGRES, clean=REFUSED, broken=BROKE), "caught", []),
         (

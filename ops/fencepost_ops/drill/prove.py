@@ -30,13 +30,14 @@ _HEADINGS: Final = {"I6.replay": "I6r", EXPECTATION: "exp"}
 @dataclass(frozen=True, slots=True)
 class Ran:
     """One history: what it broke, what Postgres refused in it, and what the checker said first of each
-    invariant.
+    invariant. `heads` stand for all that was recorded.
     """
 
     broke: tuple[str, ...]
     problems: tuple[str, ...]
     refused: tuple[str, ...]
     said: Mapping[str, str] = field(default_factory=dict)
+    heads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Proof:
             found.append(f"{one.invariant} broke, which {one.held_by} should have held")
         if one.held_by == POSTGRES and not self.broken.refused:
             found.append("Postgres is said to hold, and refused nothing")
+        elif one.held_by is not None and self.broken.heads == self.clean.heads and not self.broken.refused:
+            found.append(f"nothing came of it, so nothing shows that {one.held_by} holds")
         return found
 
     @property
@@ -122,7 +125,8 @@ class Prover:
 def _ran(drill: Drill, protocol: Protocol) -> Ran:
     outcome = drill.run(protocol)
     said = {v.invariant: v.violations[0].message for v in outcome.report.verdicts if v.violations}
-    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused), said)
+    heads = tuple(run.head for run in outcome.runs)
+    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused), said, heads)
 
 
 def broke(outcome: Outcome) -> tuple[str, ...]:

@@ -158,11 +158,8 @@ CLAIMS: Final = (
         shows=Protocol(
             name="sabotage.lease_released_by_anybody",
             runs=calls("lookup"),
-            faults=[
-                Fault(at="dispatch.after_effect", do="pause", for_s=6.5),
-                Fault(at="reconcile.after_lookup", do="pause", for_s=3),
-            ],
-            events=[Event(at_s=6.006, do="double_messages")],
+            faults=[Fault(at="dispatch.after_lease", do="pause", for_s=1)],
+            events=[Event(at_s=0.0035, do="double_messages")],
             expect=once("lookup"),
         ),
     ),
