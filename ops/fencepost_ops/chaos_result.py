@@ -109,14 +109,15 @@ class ChaosResult:
             "fenced_writes": self.fenced_writes,
             "evidence": self.outcome.report.totals.evidence,
             "settle_seconds": spread(self.waits),
-            "recovery_seconds": {fault: spread(found) for fault, found in sorted(self.takeovers.items())},
-            "recovery_seconds_in_calm": {
-                fault: spread(found) for fault, found in sorted(self.in_calm.items())
-            },
+            "recovery_seconds": self._recovery(self.takeovers),
+            "recovery_seconds_in_calm": self._recovery(self.in_calm),
             "invariants": said["invariants"],
             "invariants_of_all": None if self.others is None else self.others.to_json()["invariants"],
             "waiting": said["waiting"],
         }
+
+    def _recovery(self, found: Mapping[str, list[float]]) -> dict[str, Any]:
+        return {fault: spread(found.get(fault, [])) for fault in RECOVERED if fault in self.plan.faults}
 
     def rows(self) -> list[tuple[str, str]]:
         """The numbers in words."""

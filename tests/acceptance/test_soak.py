@@ -126,7 +126,12 @@ def test_a_soak_of_every_fault_settles_every_run_and_every_invariant_holds(
     assert unknown["marks"] >= unknown["calls"] > 0
     assert unknown["calls"] == unknown["automatically"] + unknown["by_person"]
     assert unknown["open"] == 0
-    assert told["recovery_seconds"]["kill"]["count"] > 0
+    # Whether anybody held work when he was struck is chance in so small a fleet.
+    recovery, in_calm = told["recovery_seconds"], told["recovery_seconds_in_calm"]
+    assert set(recovery) == set(in_calm) == {"kill", "host-death", "freeze"}
+    for fault, found in recovery.items():
+        assert in_calm[fault]["count"] <= found["count"]
+        assert found["count"] == 0 or 0 <= found["p50"] <= found["p99"] <= found["max"]
     verdicts = {name: one["verdict"] for name, one in told["invariants"].items()}
     assert verdicts == dict.fromkeys(PROMISES, "holds")
     assert f"of {RUNS} orders enqueued" in soak.said
