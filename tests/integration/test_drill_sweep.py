@@ -76,6 +76,28 @@ def test_a_planted_bug_is_found_and_shrunk(drill: Drill, tmp_path: Path) -> None
     assert healed.report.ok, "and passes once the defence is there again"
 
 
+def test_the_only_process_of_a_role_goes_on_when_nobody_can_take_over(drill: Drill) -> None:
+    """Found by an exploration, and shrunk: its messages were published for ever, to a planner that stood."""
+    shared = {"contract": "dedupes", "reference": "shared"}
+    protocol = Protocol.model_validate(
+        {
+            "name": "the-only-planner",
+            "runs": [
+                {"calls": 0},
+                {"deadline_s": 8.0, "at_s": 2.779},
+                {"planner": "two", "input": shared, "deadline_s": 15.0, "at_s": 1.648, "on_stop": "leave"},
+            ],
+            "fleet": {"planner": 1, "dispatcher": 1, "reconciler": 1, "compensator": 1},
+            "faults": [
+                {"at": "dispatch.after_lease", "do": "error"},
+                {"at": "planner.after_claim", "do": "pause", "nth": 3},
+            ],
+        }
+    )
+    told = tell(drill, 1, protocol)
+    assert (told.kinds, told.missed) == ((), 0)
+
+
 def raising(_self: object, *_given: object, **_named: object) -> Any:
     raise ZeroDivisionError("planted")
 

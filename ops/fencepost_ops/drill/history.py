@@ -35,6 +35,7 @@ from fencepost_workers.sweep import sweep
 STEPS: Final = 3000  # a history that takes more has no end
 HORIZON_S: Final = 7200.0  # nor does one that lasts so long after its last event
 TICK: Final = timedelta(milliseconds=1)  # what a step takes
+ALONE: Final = timedelta(minutes=20)  # whom nobody takes over from in so long was the only one of its role
 THOROUGH: Final = timedelta(seconds=1.1)  # a relay finds what lies below its floor once a second
 
 _MOVE: Final = """
@@ -180,6 +181,8 @@ class History:
     def _ready(self, step: Step) -> bool:
         if step.yields or step.wakes is not None:
             return step.yields or (step.wakes or START) <= self.clock.now
+        if step.since is not None and step.since + ALONE <= self.clock.now:
+            return True
         return any(self._fence(subject) > fence for subject, fence in step.fences.items())
 
     def _fence(self, subject: UUID) -> int:
@@ -274,7 +277,7 @@ class History:
         if step in self._held:
             self._held.remove(step)
         self._tick()
-        step.yields, step.wakes, step.fences = False, None, {}
+        step.yields, step.wakes, step.fences, step.since = False, None, {}, None
         self.taken += 1
         step.execution.go_on()
         if step.execution.ended:
@@ -288,6 +291,7 @@ class History:
             self._ledger.break_session(step.execution)
         if step.wakes is None and not step.yields:
             step.fences = {subject: self._fence(subject) for _, subject, _ in step.messages}
+            step.since = self.clock.now
         self._write_down(step)
 
     def _ended(self, step: Step) -> None:

@@ -38,6 +38,8 @@ class Step:
     wakes: datetime | None = None
     fences: dict[UUID, int] = field(default_factory=dict)
     """Of its subjects when it was held: once one is higher, somebody has taken over."""
+    since: datetime | None = None
+    """Since when it waits for that."""
     yields: bool = False
 
 
