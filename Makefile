@@ -32,11 +32,14 @@ demo: setup ## orders on a fleet whose workers are killed and frozen: a table, a
 	@$(BIN)/fencepost demo $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## every fault point thrice, ten minutes of every fault, a hostile broker: half an hour and more
+chaos: setup ## every fault point, ten minutes of every fault, a hostile broker, every drill: two hours
 	$(call step,fault points,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/test_faults.py,Run one alone with -k NAME -x)
 	$(call step,chaos,$(BIN)/fencepost chaos --seconds 600 --runs 1200 $(ARGS),See the folder it kept; the same seed gives the same plan again)
 	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
 	$(call step,weather,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/weather $(LONGER),Run one alone with -k NAME -x)
+	$(call step,sweep,$(BIN)/fencepost drill --sweep,Run a failure again: fencepost drill drill-failures/NAME.json)
+	$(call step,explore,$(BIN)/fencepost drill --explore 2000,Run a failure again: fencepost drill drill-failures/NAME.json)
+	$(call step,races,$(BIN)/fencepost drill --races 60,Threads meet as the machine has it: run it again)
 	$(call step,backlog,$(BIN)/python -m fencepost_ops.bench_backlog,See what is left and what was published beyond need)
 	$(call step,outage,$(BIN)/python -m fencepost_ops.bench_outage,See which attempts were made while the service throttled)
 
