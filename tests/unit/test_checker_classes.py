@@ -16,7 +16,7 @@ from fencepost_ops.checker import AllBooks, BookedBooks, BookEffect, BookRequest
 from fencepost_ops.checker.booked import booked_effect
 from fencepost_ops.checker.books import Books
 from fencepost_ops.checker.effects import check_effects
-from fencepost_ops.checker.facts import CallRow, Tables
+from fencepost_ops.checker.facts import CallRow, OperationRow, Tables
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started
 from fencepost_ops.checker.report import Findings, Verdict
 from fencepost_ops.checker.wire import check_wire
@@ -73,9 +73,11 @@ def held(
     people: dict[UUID, str] | None = None,
     *,
     whole: bool = True,
+    keys: Sequence[OperationRow] = (),
 ) -> dict[str, Verdict]:
     """The verdicts on these effects, which were in the book before the ledger was read."""
-    tables = Tables({}, {(c.tenant, c.id): c for c in calls}, [], 0)
+    rows = {(c.tenant, c.id): c for c in calls}
+    tables = Tables({}, rows, [], 0, (), {(k.tenant, k.key): k for k in keys}, whole)
     ledger, findings = Ledgered(tables, attempts, people or {}), Findings()
     books = Books(frozenset({"wallet", *(e.service for e in effects)}), tuple(effects), ())
     books = Owners(ledger, books.effects).own(books)
@@ -134,7 +136,7 @@ SCENARIOS = {
 #                                      SUCCEEDED  open or accepted  FAILED  never sent
 EXPECTED = {
     "dedupes": ("V h V", "h h V", "h V V", "h V V"),
-    "dedupes, after its window": ("V h n", "h h n", "h V V", "h V V"),
+    "dedupes, after its window": ("V h V", "h h V", "h V V", "h V V"),
     "dedupes, repeated after its window": ("V h V", "h h V", "h V V", "h V V"),
     "dedupes, repeated in time and landed after": ("V h n", "h h n", "h V V", "h V V"),
     "dedupes, a person after its window": ("V h n", "h h n", "h V V", "h V V"),
@@ -181,6 +183,60 @@ def test_one_attempt_with_two_effects_is_against_every_class() -> None:
     attempts = [attempt(1), attempt(2, proved_absent=True)]
     for known in (DEDUPES, LOOKUP, NEITHER):
         assert held([call("SUCCEEDED")], attempts, late, known)["I1"].violations
+
+
+WINDOW = replace(DEDUPES, window=5 * S)
+
+
+def test_spaced_beyond_the_window_two_effects_of_one_attempt_are_two_all_the_same() -> None:
+    for known in (WINDOW, ToolTerms("dedupes", sets=True)):
+        twice = [effect(1, 1), effect(1, 11, receipt="r-2")]
+        for found in (twice, [replace(e, origin=Origin()) for e in twice]):
+            assert held([call("SUCCEEDED", attempts=1)], [attempt(1)], found, known)["I1"].violations
+        attempts = [attempt(1), attempt(2, first=False, decided=True)]
+        assert held([call("SUCCEEDED")], attempts, twice, known)["I1"].violations
+        others = [effect(1, 1), effect(2, 11)]
+        assert held([call("SUCCEEDED")], attempts, others, known)["I1"].notes
+
+
+def test_a_repeat_after_the_window_is_one_also_where_the_book_does_not_say_whose_its_effects_are() -> None:
+    def verdict(**second: bool) -> Verdict:
+        found = [effect(1, 1, origin=Origin()), effect(2, 11, origin=Origin())]
+        return held([call("SUCCEEDED")], [attempt(1), attempt(2, **second)], found, WINDOW)["I1"]
+
+    assert verdict(first=False).violations
+    assert verdict(first=True).violations
+    assert verdict(first=False, decided=True).notes
+    assert verdict(first=False, proved_absent=True).notes
+
+
+@pytest.mark.parametrize("second", [{}, {"decided": True}, {"proved_absent": True}])
+def test_what_had_succeeded_is_not_sent_again_by_another_run_after_the_window(
+    second: dict[str, bool],
+) -> None:
+    other, theirs = UUID(int=8), UUID(int=9)
+    first = call("SUCCEEDED", receipt="r-1", attempts=1)
+    again = call("SUCCEEDED", id=other, run=theirs, receipt="r-2", attempts=1)
+    later = attempt(1, call=other, run=theirs, at=T0 + 10 * S, **second)
+    found = [effect(1, 1), effect(1, 11, receipt="r-2", origin=Origin(other, 1, 5))]
+    said = held([first, again], [attempt(1), later], found, WINDOW)["I1"].violations
+    assert "2 effects of one intent" in said[0].message
+    # Where a person had said that the first one did not happen, and later that it did, both are its own.
+    settled = held([first, again], [attempt(1), later], found, WINDOW, {CALL: "ann"})["I1"]
+    assert not [v for v in settled.violations if "2 effects" in v.message] or not second
+
+
+def test_of_one_run_two_effects_of_one_attempt_are_seen_where_no_other_can_have_sent() -> None:
+    row = call("SUCCEEDED", receipt="r-1", attempts=1)
+    found = [effect(1, 1, origin=Origin()), effect(1, 11, origin=Origin())]
+
+    def verdict(since: datetime, holder: UUID) -> Verdict:
+        kept = OperationRow("shop", KEY, "completed", False, holder, "r-1", since, False)
+        return held([row], [attempt(1)], found, WINDOW, whole=False, keys=[kept])["I1"]
+
+    assert verdict(T0, CALL).violations
+    assert verdict(T0 - 60 * S, CALL).notes  # another run had sent it before
+    assert verdict(T0, UUID(int=8)).notes  # and another holds it now
 
 
 def test_where_a_book_does_not_say_whose_they_are_all_must_have_been_too_late() -> None:

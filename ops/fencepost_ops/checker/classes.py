@@ -2,14 +2,15 @@
 
 | class | asserted | noted |
 |---|---|---|
-| dedupes | at most one effect while the downstream remembers the key; no repeat after that | a further one |
+| dedupes | at most one effect while the downstream remembers the key; none sent after that | a further one |
 | lookup_only | at most one, if nothing lands later than the contract's `settle` | one that landed later |
 | neither | one automatic attempt | what a person decided after that |
 | read | no effect | |
 
 Of any class whose contract tells a `settle` time, an effect of a FAILED call that landed later than that is
-noted: the proof of absence rests on it. Of a tool that sets what is there, how often it is set is noted. Of a
-tool whose class is not known everything is asserted.
+noted: the proof of absence rests on it. Of a tool that sets what is there, that it was set once by each of
+several attempts is noted, and that its book has nothing of it. No attempt may have two effects, whatever the
+class. Of a tool whose class is not known everything is asserted.
 """
 
 from __future__ import annotations
@@ -25,12 +26,14 @@ from fencepost_ops.checker.ledgered import Ledgered
 from fencepost_ops.checker.terms import ToolTerms
 
 _LATE = "a request landed later than the contract says one can"
-_SETS = "setting the same again changes nothing, so its book may list it any number of times, or not at all"
+_SETS = "setting the same again changes nothing, so its book may list each attempt, or none"
 
 
 def several(ledger: Ledgered, key: str, found: Sequence[BookEffect], known: ToolTerms | None) -> str | None:
-    """Why more than one effect of this key is not against the class; None where it is."""
-    if known is None:
+    """Why more than one effect of this key is not against the class; None where it is. Of no class may there
+    be more effects than attempts, or two of one attempt.
+    """
+    if known is None or _more_than_attempts(ledger, key, found):
         return None
     if known.sets:
         return _SETS
@@ -41,6 +44,14 @@ def several(ledger: Ledgered, key: str, found: Sequence[BookEffect], known: Tool
     if known.kind == "neither":
         return _person_s_word(ledger, key, found)
     return None
+
+
+def _more_than_attempts(ledger: Ledgered, key: str, found: Sequence[BookEffect]) -> bool:
+    """Whether some attempt must have had two of them."""
+    told = [(e.origin.call, e.origin.attempt) for e in found if e.origin.call and e.origin.attempt]
+    if len(set(told)) < len(told):
+        return True
+    return ledger.alone(key) and len(found) > len(ledger.started_for(key))
 
 
 def undue(
@@ -73,15 +84,24 @@ def _forgotten(
     ledger: Ledgered, key: str, found: Sequence[BookEffect], window: timedelta | None
 ) -> str | None:
     """Each further effect came after the downstream could have forgotten the one before it, and by an attempt
-    that was let go before that, or by a person.
+    that was let go before that, or after a proof of absence, or by a person.
+
+    Of effects that do not say whose they are, every attempt under the key must have been such a one.
     """
     times = sorted(e.at for e in found)
     if window is None or any(later - earlier < window for earlier, later in pairwise(times)):
         return None
-    until = min((s.at for s in ledger.started_for(key)), default=times[0]) + window
-    repeats = [s for e in found if (s := ledger.made(e)) is not None and not s.first]
-    if any(s.at >= until and not (s.decided or s.proved_absent) for s in repeats):
-        return None
+    started = ledger.started_for(key)
+    until = min((s.at for s in started), default=times[0]) + window
+    told = [ledger.made(e) for e in found]
+    anothers = any(e.origin.call is not None and e.origin.call not in ledger.calls for e in found)
+    known = [s for s in told if s is not None]
+    made = started if len(known) < len(told) and not anothers else known
+    for one in made:
+        if ledger.after_success(key, one):
+            return None
+        if one.at >= until and not (one.decided or one.proved_absent):
+            return None
     return f"the downstream remembers a key for {window}"
 
 

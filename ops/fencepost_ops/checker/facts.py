@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -113,6 +113,20 @@ class OutboxRow:
 
 
 @dataclass(frozen=True, slots=True)
+class OperationRow:
+    """A row of `operations`: what the ledger keeps of one key. `call` is its holder, the last one it had."""
+
+    tenant: str
+    key: str
+    status: str
+    doubt: bool
+    call: UUID | None
+    receipt: str | None
+    first_sent_at: datetime | None
+    resource: bool
+
+
+@dataclass(frozen=True, slots=True)
 class EpochRow:
     """A row of `epochs`: what the ledger knew of the time in between is lost."""
 
@@ -137,9 +151,12 @@ class _Wanted:
     of_some: str
 
 
+def _columns(table: str, kind: type) -> str:
+    return ", ".join(_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind))
+
+
 def _select(table: str, kind: type, *, of_run: str, order: str) -> _Wanted:
-    columns = [_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind)]
-    asked = f"SELECT {', '.join(columns)} FROM fencepost.{table}"
+    asked = f"SELECT {_columns(table, kind)} FROM fencepost.{table}"
     return _Wanted(f"{asked} ORDER BY {order}", f"{asked} WHERE {of_run} = ANY(%(runs)s) ORDER BY {order}")
 
 
@@ -147,6 +164,11 @@ _RUNS = _select("runs", RunRow, of_run="id", order="tenant, created_at, id")
 _CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordinal, id")
 _EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
 _OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
+_OPERATIONS = _Wanted(
+    f"SELECT {_columns('operations', OperationRow)} FROM fencepost.operations",
+    f"SELECT {_columns('operations', OperationRow)} FROM fencepost.operations"
+    " WHERE (key, tenant) IN (SELECT operation, tenant FROM fencepost.calls WHERE run = ANY(%(runs)s))",
+)
 _EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
 _EVIDENCE = _Wanted(
     "SELECT count(*) FROM fencepost.evidence",
@@ -164,6 +186,9 @@ class Tables:
     outbox: list[OutboxRow]
     evidence: int
     epochs: tuple[EpochRow, ...] = ()
+    operations: dict[tuple[str, str], OperationRow] = field(default_factory=dict)
+    whole: bool = True
+    """Whether these are all runs; else the keys are those of their calls."""
 
 
 class Snapshot:
@@ -182,6 +207,8 @@ class Snapshot:
             self._read(OutboxRow, *self._asked(_OUTBOX)),
             evidence[0] if evidence is not None else 0,
             tuple(self._read(EpochRow, _EPOCHS)),
+            {(o.tenant, o.key): o for o in self._read(OperationRow, *self._asked(_OPERATIONS))},
+            self._runs is None,
         )
 
     def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:

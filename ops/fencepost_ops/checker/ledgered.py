@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
+from fencepost.states import CallState
 from fencepost_ops.checker.books import BookEffect, BookRequest, Books
 from fencepost_ops.checker.facts import CallRow, Key, Tables
 from fencepost_ops.checker.report import Violation
@@ -114,6 +115,27 @@ class Ledgered:
     def started_of(self, call: UUID) -> list[Started]:
         """Every attempt of a call."""
         return self._of_call.get(call, [])
+
+    def alone(self, key: str) -> bool:
+        """Whether every attempt ever made under the key is among those that were read."""
+        if self.tables.whole:
+            return True
+        for call in self.of_key.get(key, ()):
+            kept = self.tables.operations.get((call.tenant, key))
+            first = min((s.at for s in self.started_for(key)), default=None)
+            if kept is None or kept.call not in self.calls or kept.first_sent_at is None:
+                return False
+            return first is not None and first <= kept.first_sent_at
+        return False
+
+    def after_success(self, key: str, one: Started) -> bool:
+        """Whether it was sent although another call had had the effect before: its result is to be reused.
+
+        What a person settled does not count: it may have been settled after that.
+        """
+        before = (c for c in self.of_key.get(key, ()) if c.id != one.call and c.id not in self.people)
+        done = (c.id for c in before if c.state == CallState.SUCCEEDED and not c.reused)
+        return any(s.at < one.at for call in done for s in self.started_of(call))
 
     def made(self, seen: BookEffect | BookRequest) -> Started | None:
         """The attempt it says it is of, if there was one."""
