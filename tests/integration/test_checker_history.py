@@ -10,7 +10,7 @@ from fencepost.events import Event
 from fencepost.outcomes import Refused, Unsure
 from fencepost_ops.checker import BookRequest, Origin
 from fencepost_ops.local import LocalPostgres
-from tests.integration.checker_world import World, built, changed, copy_of, like, place, sentence
+from tests.integration.checker_world import World, built, changed, copy_of, forged, like, place, sentence
 from tests.integration.test_checker_books import goes_red
 
 Events = list[Event]
@@ -233,6 +233,19 @@ def test_an_attempt_of_a_call_that_had_ended_is_found(world: World) -> None:
     goes_red(world.check(), "I8", "had already ended SUCCEEDED", world.paid)
 
 
+def test_a_run_that_completed_is_never_reopened(world: World) -> None:
+    """A stopped one is, by a person; what is done with it then is another matter."""
+
+    def reopen(events: Events) -> Events:
+        fence = max(e.fence or 0 for e in events) + 1
+        return [*events, like(events[-1], "RepairDecided", body={"reason": "x", "fence": fence})]
+
+    for run, wrong in ((world.completed, True), (world.stopped, False)):
+        with forged(world, run, reopen):
+            said = sentence(world.check(settled=False), "I8")
+            assert (f"run {run}, event" in said and "(RepairDecided)" in said) == wrong
+
+
 # -- I9 --
 
 
@@ -287,3 +300,26 @@ def test_an_end_that_denies_an_offset_is_found(world: World) -> None:
 
     world.forge(world.stopped, deny)
     goes_red(world.check(), "I11", "listed as not offset, which is not so", world.offset)
+
+
+def test_two_effects_offset_under_one_key_are_found(world: World) -> None:
+    """An effect may be offset once more under the same key, but no other one may."""
+    key = "SELECT operation FROM fencepost.calls WHERE id = %s"
+    world.sql(f"UPDATE fencepost.calls SET operation = ({key}), compensates = %s WHERE id = %s",
+              world.refund, "00" * 32, world.refused)  # fmt: skip
+    assert "one key for compensations of several effects" in sentence(world.check(), "I11")
+    world.sql(f"UPDATE fencepost.calls SET compensates = ({key}) WHERE id = %s", world.offset, world.refused)
+    assert "one key for compensations" not in sentence(world.check(), "I11")
+
+
+def test_what_did_not_happen_is_not_offset(world: World) -> None:
+    key = world.bench.call(world.refused).operation
+
+    def instead(events: Events) -> Events:
+        at = place(events, "ToolProposalRecorded", call=world.refund)
+        return [*events[:at], changed(events[at], compensates=key), *events[at + 1 :]]
+
+    world.forge(world.stopped, instead)
+    said = sentence(world.check(), "I11")
+    assert "it was planned to offset what had not succeeded" in said
+    assert str(world.refund) in said

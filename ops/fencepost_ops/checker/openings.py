@@ -21,14 +21,26 @@ _DEAD = frozenset({C.REJECTED, C.FAILED, C.CANCELLED})
 
 
 def compensations(tables: Tables) -> Iterator[Violation]:
-    """I11: its own key, an effect of its own run to offset, at most one living per effect, an outcome."""
+    """I11: its own key, an effect of its own run to offset, at most one living per effect, an outcome.
+
+    What compensates an effect once more, because the one before it failed, has the same key as that.
+    """
+    of_key: dict[tuple[str, str], dict[str, CallRow]] = defaultdict(dict)
     of_effect: dict[tuple[str, str], list[CallRow]] = defaultdict(list)
     forward: dict[tuple[str, str], list[CallRow]] = defaultdict(list)
     for call in tables.calls.values():
         if call.compensates is not None:
             of_effect[call.tenant, call.compensates].append(call)
+            if call.operation is not None:
+                of_key[call.tenant, call.operation].setdefault(call.compensates, call)
         elif call.operation is not None:
             forward[call.tenant, call.operation].append(call)
+    for several in of_key.values():
+        if len(several) > 1:
+            names = ", ".join(c.named for c in several.values())
+            yield _names(
+                next(iter(several.values())), f"one key for compensations of several effects: {names}"
+            )
     for (tenant, key), made in of_effect.items():
         living = [c for c in made if c.state not in _DEAD]
         if len(living) > 1:

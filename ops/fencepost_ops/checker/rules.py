@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from fencepost.states import CallState
+from fencepost.states import CallState, RunStatus
 from fencepost_ops.checker import dispatches, spending
 from fencepost_ops.checker.facts import EventRow
 from fencepost_ops.checker.report import Violation, at
 from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
 
-C = CallState
+C, R = CallState, RunStatus
 
 _OFFICES_AFTER_END = frozenset(
     {"EvidenceFiled", "ToolEffectReconciled", "RepairRequested", "RepairProposed", "RepairDecided"}
@@ -90,7 +90,8 @@ def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterato
         # A stopped run is reopened by a person; a call is asked about again only after a person sent it back.
         again = event.type in _ASKING or _restored(event, body)
         asked = call is not None and call.state == C.UNKNOWN and again
-        allowed = event.type == "RepairDecided" if call is None else event.type in _OFFICES_AFTER_END or asked
+        reopened = event.type == "RepairDecided" and story.status == R.STOPPED
+        allowed = reopened if call is None else event.type in _OFFICES_AFTER_END or asked
         if not allowed:
             yield at(event, f"it came after the run had ended with event {story.ended}")
             return
@@ -126,6 +127,15 @@ def authority(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterat
     call = story.calls.get(event.call) if event.call is not None else None
     if call is not None and call.compensates and call.allowed != event.causation:
         yield at(event, f"compensation {call.named} was sent without an authority of its own")
+
+
+def offsets(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """I11: a compensation is planned only of an effect of its own run that is known to have happened."""
+    key = body.get("compensates")
+    if key is not None and not any(c.operation == key and c.own_effect for c in story.calls.values()):
+        yield at(
+            event, "it was planned to offset what had not succeeded in this run", key=body.get("operation")
+        )
 
 
 def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
@@ -167,6 +177,7 @@ RULES: tuple[tuple[str, Rule, frozenset[str] | None], ...] = (
     ("I9", started, _STARTED),
     ("I10", dispatches.outlives, _STARTED),
     ("I11", authority, _STARTED),
+    ("I11", offsets, frozenset({"ToolProposalRecorded"})),
     ("I11", listed, frozenset({"RunStopped"})),
     ("I13", spending.spent, _USES),
 )
