@@ -117,14 +117,16 @@ class Strikes:
         for name, pid in self.fleet.pids().items():
             if pid not in known and stopped(pid):
                 self.paused += 1
-                self._last(f"a pause of {name}", PAUSED_S, lambda pid=pid: wake((pid,)), (pid,))  # type: ignore[misc]
+                self._last(f"a pause of {name}", PAUSED_S, lambda: None, (pid,))
         for one in list(self._passing):
             if time.monotonic() >= one.until:
                 self._end(one)
         return not self._passing
 
     def calm(self) -> None:
-        """Disarm everything and end whatever lasts."""
+        """Wake everybody, which needs no server; then disarm everything and end whatever lasts."""
+        for one in self._passing:
+            wake(one.pids)
         for role in ROLES:
             (self.folder / f"faults.{role}").unlink(missing_ok=True)
         FAULTS.disarm()
@@ -132,10 +134,14 @@ class Strikes:
             with suppress(psycopg.Error, ProcessLookupError):  # a server that has ended for good
                 self._end(one)
 
-    def _last(self, what: str, for_s: float, undo: Callable[[], object], pids: tuple[int, ...] = ()) -> None:
-        self._passing.append(_Passing(what, time.monotonic() + for_s, undo, pids))
+    def _last(
+        self, what: str, for_s: float, undo: Callable[[], object], pids: tuple[int, ...] = ()
+    ) -> _Passing:
+        self._passing.append(one := _Passing(what, time.monotonic() + for_s, undo, pids))
+        return one
 
     def _end(self, one: _Passing) -> None:
+        wake(one.pids)  # before anything that may fail, or wait for a server
         self._passing.remove(one)
         one.undo()
         self.say(f"over: {one.what}")
@@ -152,19 +158,20 @@ class Strikes:
         host = isinstance(one, HostDeath) or (isinstance(one, Doze) and one.host)
         pids = (*children(pid), pid) if host else (pid,)
         held = self.takeovers.held(pid)
+        passing: _Passing | None = None
+        if isinstance(one, Doze):  # noted first: however this is cut short, whoever sleeps is woken
+            passing = self._last(f"a freeze of {name}", one.for_s, lambda: None, pids)
         signalled = [each for each in pids if _signalled(each, signal.SIGSTOP if dozes else signal.SIGKILL)]
-        if pid not in signalled:
-            return False  # it had just died of something else
+        if pid not in signalled:  # it had just died of something else
+            if passing is not None:
+                self._passing.remove(passing)
+                wake(pids)
+            return False
         place = self.takeovers.struck(fault, held)
+        if passing is not None:
+            passing.undo = lambda: self.takeovers.woken(place)
         with_pulse = " and its pulse" if host else ""
         self.say(f"{fault}: {name} (pid {pid}){with_pulse}, with {len(held)} items in hand")
-        if isinstance(one, Doze):
-
-            def woken() -> None:
-                self.takeovers.woken(place)
-                wake(pids)
-
-            self._last(f"a freeze of {name}", one.for_s, woken, pids)
         return True
 
     def _victim(self, role: str, waited_s: float) -> tuple[str, int] | None:

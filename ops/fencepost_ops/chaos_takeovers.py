@@ -81,8 +81,10 @@ class Takeovers:
 
     def woken(self, strike: int) -> None:
         """Whom it struck goes on: what was not taken over by now need not be."""
-        self.look()
-        self._waiting = [one for one in self._waiting if one.strike != strike]
+        try:
+            self.look()
+        finally:
+            self._waiting = [one for one in self._waiting if one.strike != strike]
 
     def begin_outage(self, trail_s: float = 0.0) -> Callable[[], None]:
         """Weather or an outage begins now; it ends `trail_s` after the answer is called."""

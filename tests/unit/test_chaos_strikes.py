@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
+import psycopg
 import pytest
 
 from fencepost.testing import FAULTS
@@ -154,6 +156,64 @@ def test_a_frozen_process_is_woken_in_time_and_not_struck_meanwhile(world: World
     world.strikes.calm()
     assert not stopped(other)
     assert world.strikes.look()
+
+
+class Away(FakeReader):
+    """A ledger whose Postgres has gone for good."""
+
+    def execute(self, statement: str, _values: Any) -> Any:
+        raise psycopg.OperationalError("away")
+
+
+def test_whoever_sleeps_is_woken_though_postgres_has_gone_for_good(world: World) -> None:
+    for _ in range(2):
+        assert world.strikes.strike(Doze("planner", host=False, for_s=600))
+    pids = list(world.fleet.pids().values())
+    until("both asleep", lambda: all(map(stopped, pids)))
+    for strike in (1, 2):
+        world.strikes.takeovers.struck("freeze", [(uuid4(), None, strike, 1)])
+    world.strikes.takeovers.reader = Away()  # type: ignore[assignment]
+    world.strikes.calm()
+    until("nobody asleep", lambda: not any(map(stopped, pids)))
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_whoever_sleeps_is_woken_though_the_strike_was_cut_short(
+    host: bool, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = world.first
+    until("a pulse", lambda: descendants(pid))
+    everybody = [pid, *descendants(pid)] if host else [pid]
+
+    def cut_short(*_: Any) -> int:
+        until("asleep", lambda: all(map(stopped, everybody)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Takeovers, "struck", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        world.strikes.strike(Doze("planner", host=host, for_s=600))
+    world.strikes.calm()
+    until("nobody asleep", lambda: not any(map(stopped, everybody)))
+
+
+def test_the_pulse_of_one_that_had_just_died_does_not_go_on_sleeping(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = world.first
+    until("a pulse", lambda: descendants(pid))
+    (pulse,) = descendants(pid)
+
+    def held(*_: Any) -> tuple[()]:
+        child = next(one for one in world.fleet.children.values() if one.pid == pid)
+        child.kill()
+        child.wait()
+        return ()
+
+    monkeypatch.setattr(Takeovers, "held", held)
+    assert not world.strikes.strike(Doze("planner", host=True, for_s=600))
+    until("its pulse awake", lambda: not stopped(pulse))
+    assert world.strikes.look()
+    assert world.strikes.done == {}
 
 
 def test_who_was_paused_by_a_fault_point_is_found_and_woken(
