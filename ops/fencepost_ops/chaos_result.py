@@ -28,6 +28,9 @@ RECOVERED: Mapping[str, str] = {
 class ChaosResult:
     """One chaos. `outcome` judges its runs and books, `others` the whole ledger of a fleet that was found.
 
+    Of the fault points `injected` counts those that fired. A planned one is armed, and whether anybody passes
+    it is chance: half of the `armed` must fire.
+
     `waits` are seconds from enqueueing to the end, run by run; `takeovers` from a strike to the next claim of
     each thing its victim held, by fault, and `in_calm` those of them beside no outage or foul weather.
     """
@@ -42,6 +45,7 @@ class ChaosResult:
     repaired: int
     fenced_writes: int | None
     injected: Mapping[str, int]
+    armed: int
     fired: tuple[str, ...]
     waits: tuple[float, ...]
     takeovers: Mapping[str, list[float]]
@@ -69,8 +73,11 @@ class ChaosResult:
         if figures.lost:
             yield f"{figures.lost} effects or runs are lost"
         for fault, planned in self.plan.counts.items():
-            if (done := self.injected.get(fault, 0)) < planned:
+            done = self.armed if fault == "fault-point" else self.injected.get(fault, 0)
+            if done < planned:
                 yield f"{fault} could be injected {done} times of {planned}"
+        if len(self.fired) < self.armed // 2:
+            yield f"only {len(self.fired)} of {self.armed} fault points that were armed have fired"
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON values."""
@@ -86,6 +93,7 @@ class ChaosResult:
             "faults": list(self.plan.faults),
             "planned": self.plan.counts,
             "injected": {fault: self.injected.get(fault, 0) for fault in self.plan.faults},
+            "fault_points_armed": self.armed,
             "fault_points_fired": list(self.fired),
             "service_faults": dict(self.outcome.faults),
             "settled": self.settled,
@@ -127,7 +135,7 @@ class ChaosResult:
         found = [
             ("seed", f"{self.plan.seed}; {self.plan.seconds:g} s of strikes, {self.seconds:.0f} s in all"),
             ("faults injected", _counted(self.injected)),
-            ("fault points fired", str(len(self.fired))),
+            ("fault points fired", f"{len(self.fired)} of {self.armed} armed"),
             ("services failed", _counted(self.outcome.faults)),
             ("runs", f"{figures.runs}: {figures.completed} completed, {figures.stopped} stopped"),
             ("stopped for", _counted(self.outcome.reasons)),

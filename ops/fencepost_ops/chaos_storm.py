@@ -41,7 +41,7 @@ class Storm:
             self._strike_one(due, now)
             self._trial.look()
             self._screen.progress(
-                now, plan.seconds, self._trial.enqueued, len(plan.arrivals), self._strikes.done
+                now, plan.seconds, self._trial.enqueued, len(plan.arrivals), self._strikes.injected
             )
             if now > plan.seconds + OVERTIME_S:
                 break

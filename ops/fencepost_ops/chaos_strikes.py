@@ -5,6 +5,7 @@ No strike waits for what it needs: one that finds nobody to strike, or its wire 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import signal
@@ -18,7 +19,7 @@ from typing import Final, Protocol
 
 import psycopg
 
-from fencepost.testing import FAULTS, arm_by_file
+from fencepost.testing import FAULTS, arm_by_file, parse_faults
 from fencepost_ops.chaos_plan import (
     PRODUCER,
     Arm,
@@ -88,6 +89,7 @@ class Strikes:
     folder: Path
     say: Callable[[str], object]
     done: Counter[str] = field(default_factory=Counter)
+    armed: int = 0
     paused: int = 0
     _passing: list[_Passing] = field(default_factory=list)
     _most: dict[str, int] = field(default_factory=dict)  # processes of a role that were there at once
@@ -107,7 +109,9 @@ class Strikes:
             done = self._jump(one)
         else:
             done = self._hit(one, waited_s)
-        if done:
+        if isinstance(one, Arm):
+            self.armed += done
+        elif done:
             self.done[fault_of(one)] += 1
         return done
 
@@ -197,26 +201,36 @@ class Strikes:
         return len(at_work & awake.keys()) < 2
 
     def _arm(self, one: Arm) -> bool:
+        # What has not fired yet stays armed, and what has fired may fire again.
+        once = self.folder / "once" / one.role
+        rounds = len(list(once.glob("*"))) if once.exists() else 0
+        fired = {path.name for path in once.glob(f"{rounds}/*")}
+        left = [spec for spec in self._armed.get(one.role, []) if _marker(spec) not in fired]
+        passages = (one.spec if nth == 1 else f"{one.spec}@{nth}" for nth in itertools.count(1))
+        self._armed[one.role] = [*left, next(spec for spec in passages if spec not in left)]
+        spec, folder = ",".join(self._armed[one.role]), once / str(rounds + 1)
         if one.role == PRODUCER:
-            FAULTS.arm(one.spec)
+            folder.mkdir(parents=True)
+            FAULTS.arm(spec, folder)
         else:
-            # What has not fired yet stays armed, and what has fired may fire again.
-            once = self.folder / "once" / one.role
-            rounds = len(list(once.glob("*"))) if once.exists() else 0
-            fired = {path.name for path in once.glob(f"{rounds}/*")}
-            left = [spec for spec in self._armed.get(one.role, []) if _marker(spec) not in fired]
-            self._armed[one.role] = list(dict.fromkeys([*left, one.spec]))
-            spec = ",".join(self._armed[one.role])
-            arm_by_file(self.folder / f"faults.{one.role}", spec, once / str(rounds + 1))
-        self.say(f"fault-point: {one.spec} armed in every {one.role}")
+            arm_by_file(self.folder / f"faults.{one.role}", spec, folder)
+        self.say(f"fault-point: {self._armed[one.role][-1]} armed in every {one.role}")
         return True
 
     @property
     def fired(self) -> list[str]:
-        """The fault points that have struck by now, in the fleet's processes."""
+        """The fault points that have struck by now, in the fleet's processes and in this one."""
         return sorted(
-            f"{path.parent.parent.name}: {path.name}" for path in self.folder.glob("once/*/*/*.*.1")
+            f"{path.parent.parent.name}: {path.name}"
+            for path in self.folder.glob("once/*/*/*")
+            if not path.name.startswith("armed.")
         )
+
+    @property
+    def injected(self) -> dict[str, int]:
+        """How often each fault has struck; of the fault points only those that have fired."""
+        fired = {"fault-point": len(self.fired)} if self.armed else {}
+        return {**self.done, **fired}
 
     def _lose(self, one: Loss) -> bool:
         with self.takeovers.outage():
@@ -281,9 +295,9 @@ def _how(one: Foul) -> str:
 
 
 def _marker(spec: str) -> str:
-    """The name of the file by which a fault point says that it has fired, at its first passage."""
-    point, _, action = spec.partition("=")
-    return f"{point}.{action}.1"
+    """The name of the file by which a fault point says that it has fired."""
+    (one,) = parse_faults(spec)
+    return one.marker
 
 
 def _signalled(pid: int, number: int) -> bool:

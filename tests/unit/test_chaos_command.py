@@ -27,7 +27,13 @@ def tried(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         runs = len(plan.arrivals)
         figures = replace(FIGURES, runs=runs, completed=runs, stopped=0)
         return replace(
-            result(GOOD), plan=plan, figures=figures, injected=plan.counts, settled=asked["settled"]
+            result(GOOD),
+            plan=plan,
+            figures=figures,
+            injected=plan.counts,
+            armed=plan.counts.get("fault-point", 0),
+            fired=("it",) * plan.counts.get("fault-point", 0),
+            settled=asked["settled"],
         )
 
     monkeypatch.setattr(module, "_own", trial)

@@ -31,6 +31,7 @@ def result(report: Report = GOOD, **changes: Any) -> ChaosResult:
         "repaired": 1,
         "fenced_writes": 2,
         "injected": PLAN.counts,
+        "armed": 2,
         "fired": ("planner: planner.after_claim.crash.1",),
         "waits": (0.5, 1.5, 2.5),
         "takeovers": {"kill": [0.25, 0.5]},
@@ -78,6 +79,23 @@ def test_whatever_went_wrong_is_a_problem(
     assert f"FAILED: {says}" in capsys.readouterr().out
     assert bad.to_markdown().startswith("# Chaos, seed 7: failed\n")
     assert says in bad.to_markdown()
+
+
+def test_fault_points_count_as_injected_when_they_fired_and_half_of_them_must() -> None:
+    plan = make_chaos(7, 3, 60, ["kill", "fault-point"])
+    armed, names = plan.counts["fault-point"], tuple(f"planner: {n}" for n in range(9))
+    assert armed == 6
+
+    def tried(fired: int, armed: int = armed) -> ChaosResult:
+        injected = {"kill": plan.counts["kill"], "fault-point": fired}
+        return result(plan=plan, armed=armed, fired=names[:fired], injected=injected)
+
+    assert tried(3).problems == []
+    assert tried(3).to_json()["injected"]["fault-point"] == 3
+    assert tried(3).to_json()["fault_points_armed"] == 6
+    assert ("fault points fired", "3 of 6 armed") in tried(3).rows()
+    assert tried(2).problems == ["only 2 of 6 fault points that were armed have fired"]
+    assert tried(5, armed=5).problems == ["fault-point could be injected 5 times of 6"]
 
 
 def test_the_document_has_every_number_every_fault_and_every_verdict() -> None:

@@ -13,7 +13,8 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from fencepost.testing import FAULTS
+from fencepost.errors import FaultInjected
+from fencepost.testing import FAULTS, Faults
 from fencepost_ops import chaos_strikes
 from fencepost_ops.chaos_found import descendants
 from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss
@@ -283,8 +284,34 @@ def test_what_has_not_fired_stays_armed_and_what_has_may_fire_again(world: World
     assert not (tmp_path / "faults.planner").exists()
 
 
-def test_who_enqueues_is_armed_in_this_process(world: World) -> None:
+def test_a_fault_point_is_injected_when_it_fires_and_the_same_one_twice_fires_twice(
+    world: World, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        assert world.strikes.strike(Arm("planner", "planner.after_claim=crash"))
+    assert (world.strikes.armed, world.strikes.fired, world.strikes.injected) == (2, [], {"fault-point": 0})
+    armed = json.loads((tmp_path / "faults.planner").read_text())
+    sent: list[int] = []
+    process = Faults(sent.append)
+    process.arm(armed["spec"], armed["once"])
+    for _ in range(3):
+        process.passed("planner.after_claim")
+    assert sent == [signal.SIGKILL] * 2
+    assert world.strikes.injected == {"fault-point": 2}
+
+
+def test_who_enqueues_is_armed_in_this_process_and_what_has_not_fired_stays_armed(world: World) -> None:
+    assert world.strikes.strike(Arm(PRODUCER, "enqueue.before_commit=error"))
     assert world.strikes.strike(Arm(PRODUCER, "enqueue.after_commit=error"))
     assert FAULTS.armed
+    assert world.strikes.fired == []
+    for point in ("enqueue.before_commit", "enqueue.after_commit"):
+        with pytest.raises(FaultInjected):
+            FAULTS.passed(point)
+    assert world.strikes.fired == [
+        "producer: enqueue.after_commit.error.1",
+        "producer: enqueue.before_commit.error.1",
+    ]
+    assert world.strikes.injected == {"fault-point": 2}
     world.strikes.calm()
     assert not FAULTS.armed
