@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ import redis
 from fencepost_ops.chaos_plan import ChaosPlan
 from fencepost_ops.demo_screen import FleetLog
 from fencepost_ops.fleet import ROLES, SHRUNK, Fleet, FleetOptions
+from fencepost_ops.local import LocalServerError
 from fencepost_ops.weather import RoutedFleet
 
 TIMES: Final = {
@@ -23,6 +25,8 @@ TIMES: Final = {
     "FENCEPOST_TRANSACTION_S": "3",
 }
 AWAY_S: Final = 0.5  # how long a killed server stays away
+DIES_WITHIN_S: Final = 30.0  # a postmaster kills its children itself after five
+LOOK_EVERY_S: Final = 0.02
 
 
 class OwnFleet(RoutedFleet):
@@ -35,20 +39,34 @@ class OwnFleet(RoutedFleet):
         self.met: Counter[str] = Counter()
 
     def lose(self, fault: str) -> None:
-        """Wipe Redis or kill a server, as the fault is named; returns when it is there again."""
+        """Wipe Redis or kill a server, as the fault is named; returns when it is there again.
+
+        Raises LocalServerError if it does not die, or does not come up again.
+        """
         if fault == "redis-flush":
             wipe(self.valkey.url())
-            return
-        if fault == "services":
+        elif fault == "services":
             assert self.sandbox is not None  # chaos has one
             self.met.update(self.sandbox.get("/faults")["fired"])  # a new one counts anew
             self.sandbox.kill()
+            self._back("the sandbox", self.sandbox.is_alive)
         elif fault == "redis-restart":
             os.kill(self.valkey.pid, signal.SIGKILL)
+            self._back("Valkey", self.valkey.is_alive)
         else:
             os.kill(self.postgres.pid, signal.SIGQUIT)
+            self._back("Postgres", self.postgres.is_alive)
+
+    def _back(self, server: str, is_alive: Callable[[], bool]) -> None:
+        """Wait until it is dead, leave it away for a while, and start it again."""
+        until = time.monotonic() + DIES_WITHIN_S
+        while is_alive():  # a postmaster waits for its children
+            if time.monotonic() > until:
+                raise LocalServerError(f"{server} was killed and still runs after {DIES_WITHIN_S:g} s")
+            time.sleep(LOOK_EVERY_S)
         time.sleep(AWAY_S)
-        self.mend()
+        if server not in self.mend():
+            raise LocalServerError(f"{server} was killed and nobody started it again")
 
     def move_clock(self, ahead_s: float) -> None:
         """Put the ledger's clock so far ahead of the machine's; 0 sets it right."""
