@@ -1,19 +1,23 @@
 """Histories that lie consistently: chain, projections and rows agree, and still the lie is seen."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from datetime import timedelta
+from uuid import UUID
 
 import pytest
 
 from fencepost import commands as c
-from fencepost.events import Event
-from fencepost.outcomes import Refused, Unsure
+from fencepost.events import Event, body_text
+from fencepost.outcomes import Applied, Refused, Unsure
+from fencepost.recovery import Answer
 from fencepost_ops.checker import BookRequest, Origin
 from fencepost_ops.local import LocalPostgres
 from tests.integration.checker_world import World, built, changed, copy_of, forged, like, place, sentence
 from tests.integration.test_checker_books import goes_red
 
 Events = list[Event]
+Edit = Callable[[Events], Events]
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +127,75 @@ def test_a_doubt_cleared_by_a_final_failure_that_is_no_stored_answer_is_found(
         assert "I4" not in report.violated
     else:
         assert "left its doubt without a proof" in sentence(report, "I4")
+
+
+def reconciled(world: World, answer: Answer) -> tuple[UUID, UUID]:
+    """A run and its call, settled by this answer: while a run stops, what is absent is not repeated."""
+    bench = world.bench
+    run = bench.enqueue("another")
+    call = bench.debit(run, "another")
+    bench.record(*bench.dispatch(run, call), Unsure("timeout", "no answer"))
+    bench.cancel(run)
+    bench.ahead(10)
+    ask, term = bench.reconcile(run, call)
+    receipt = "r-late" if answer is Answer.FOUND else None
+    state = bench.one(bench.looked_up(ask, term, answer, receipt))
+    assert state == c.Done("SUCCEEDED" if receipt else "FAILED")
+    return run, call
+
+
+def on_lookup(**said: object) -> Edit:
+    """What the lookup said, with other fields; no lookup at all without any."""
+
+    def edit(events: Events) -> Events:
+        at = place(events, "ToolLookupRecorded")
+        told = body_text({**json.loads(events[at].data["lookup"]), **said})
+        return [*events[:at], *([changed(events[at], lookup=told)] if said else []), *events[at + 1 :]]
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("answer", "edit"),
+    [
+        (Answer.FOUND, on_lookup()),
+        (Answer.FOUND, on_lookup(answer="unclear")),
+        (Answer.ABSENT, on_lookup()),
+        (Answer.ABSENT, on_lookup(answer="unclear")),
+        (Answer.ABSENT, on_lookup(asked_at="2026-01-01T00:00:00.000000Z")),
+    ],
+)
+def test_a_doubt_that_was_reconciled_without_what_proves_it_is_found(
+    world: World, answer: Answer, edit: Edit
+) -> None:
+    run, call = reconciled(world, answer)
+    assert "I4" not in world.check(settled=False, runs=[run]).violated
+    world.forge(run, edit)
+    report = world.check(settled=False, runs=[run])
+    assert "left its doubt without a proof" in sentence(report, "I4")
+    assert str(call) in sentence(report, "I4")
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_evidence_of_every_attempt_is_a_proof_and_a_word_alone_is_none(world: World, applied: bool) -> None:
+    bench = world.bench
+    run = bench.enqueue("another")
+    call = bench.debit(run, "another")
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, Unsure("timeout", "no answer"))
+    said = Applied('{"id":"r-1"}', "r-1") if applied else Refused("http_402", "no funds", retryable=False)
+    bench.one(bench.evidence(send, term, said))
+    bench.ahead(1)
+    settled, _ = bench.reconcile(run, call)
+    assert settled == c.Done("SUCCEEDED" if applied else "FAILED")
+    assert "I4" not in world.check(settled=False, runs=[run]).violated
+
+    def forget(events: Events) -> Events:
+        del events[place(events, "EvidenceFiled")]
+        return events
+
+    world.forge(run, forget)
+    assert "without a proof" in sentence(world.check(settled=False, runs=[run]), "I4")
 
 
 # -- I5 --

@@ -74,11 +74,12 @@ def held(
     *,
     whole: bool = True,
     keys: Sequence[OperationRow] = (),
+    absent: Sequence[UUID] = (),
 ) -> dict[str, Verdict]:
     """The verdicts on these effects, which were in the book before the ledger was read."""
     rows = {(c.tenant, c.id): c for c in calls}
     tables = Tables({}, rows, [], 0, (), {(k.tenant, k.key): k for k in keys}, whole)
-    ledger, findings = Ledgered(tables, attempts, people or {}), Findings()
+    ledger, findings = Ledgered(tables, attempts, people or {}, absent), Findings()
     books = Books(frozenset({"wallet", *(e.service for e in effects)}), tuple(effects), ())
     books = Owners(ledger, books.effects).own(books)
     terms = {} if known is None else {("wallet.debit", 1): known}
@@ -104,7 +105,8 @@ class Scenario:
             found = [replace(e, key=None) for e in found]
         second = attempt(2, proved_absent=self.absent, decided=self.person, first=not self.repeat)
         people = {CALL: "ann"} if self.person else {}
-        verdict = held([row], [attempt(1), second], found, self.known, people)["I1"]
+        absent = [CALL] if self.absent else []
+        verdict = held([row], [attempt(1), second], found, self.known, people, absent=absent)["I1"]
         return "violated" if verdict.violations else "noted" if verdict.notes else "holds"
 
 
@@ -125,6 +127,7 @@ SCENARIOS = {
     "lookup only, the first lands late": Scenario(LOOKUP, (9, 11), absent=True),
     "lookup only, both land late": Scenario(LOOKUP, (9, 19), absent=True),
     "lookup only, repeated blindly": Scenario(LOOKUP, (9, 11)),
+    "lookup only, a person": Scenario(LOOKUP, (9, 11), person=True),
     "neither": Scenario(NEITHER),
     "neither, late": Scenario(NEITHER, (9, 11)),
     "neither, a person": Scenario(NEITHER, person=True),
@@ -145,7 +148,8 @@ EXPECTED = {
     "lookup only, the first settles": ("V h V", "h h V", "h V V", "h V V"),
     "lookup only, the first lands late": ("V h n", "h h n", "h n V", "h V V"),
     "lookup only, both land late": ("V h n", "h h n", "h n n", "h V V"),
-    "lookup only, repeated blindly": ("V h V", "h h V", "h n V", "h V V"),
+    "lookup only, repeated blindly": ("V h V", "h h V", "h V V", "h V V"),
+    "lookup only, a person": ("V h V", "h h V", "h n V", "h V V"),
     "neither": ("V h V", "h h V", "h V V", "h V V"),
     "neither, late": ("V h V", "h h V", "h V V", "h V V"),
     "neither, a person": ("n h n", "h h n", "h n n", "h V V"),
@@ -183,60 +187,6 @@ def test_one_attempt_with_two_effects_is_against_every_class() -> None:
     attempts = [attempt(1), attempt(2, proved_absent=True)]
     for known in (DEDUPES, LOOKUP, NEITHER):
         assert held([call("SUCCEEDED")], attempts, late, known)["I1"].violations
-
-
-WINDOW = replace(DEDUPES, window=5 * S)
-
-
-def test_spaced_beyond_the_window_two_effects_of_one_attempt_are_two_all_the_same() -> None:
-    for known in (WINDOW, ToolTerms("dedupes", sets=True)):
-        twice = [effect(1, 1), effect(1, 11, receipt="r-2")]
-        for found in (twice, [replace(e, origin=Origin()) for e in twice]):
-            assert held([call("SUCCEEDED", attempts=1)], [attempt(1)], found, known)["I1"].violations
-        attempts = [attempt(1), attempt(2, first=False, decided=True)]
-        assert held([call("SUCCEEDED")], attempts, twice, known)["I1"].violations
-        others = [effect(1, 1), effect(2, 11)]
-        assert held([call("SUCCEEDED")], attempts, others, known)["I1"].notes
-
-
-def test_a_repeat_after_the_window_is_one_also_where_the_book_does_not_say_whose_its_effects_are() -> None:
-    def verdict(**second: bool) -> Verdict:
-        found = [effect(1, 1, origin=Origin()), effect(2, 11, origin=Origin())]
-        return held([call("SUCCEEDED")], [attempt(1), attempt(2, **second)], found, WINDOW)["I1"]
-
-    assert verdict(first=False).violations
-    assert verdict(first=True).violations
-    assert verdict(first=False, decided=True).notes
-    assert verdict(first=False, proved_absent=True).notes
-
-
-@pytest.mark.parametrize("second", [{}, {"decided": True}, {"proved_absent": True}])
-def test_what_had_succeeded_is_not_sent_again_by_another_run_after_the_window(
-    second: dict[str, bool],
-) -> None:
-    other, theirs = UUID(int=8), UUID(int=9)
-    first = call("SUCCEEDED", receipt="r-1", attempts=1)
-    again = call("SUCCEEDED", id=other, run=theirs, receipt="r-2", attempts=1)
-    later = attempt(1, call=other, run=theirs, at=T0 + 10 * S, **second)
-    found = [effect(1, 1), effect(1, 11, receipt="r-2", origin=Origin(other, 1, 5))]
-    said = held([first, again], [attempt(1), later], found, WINDOW)["I1"].violations
-    assert "2 effects of one intent" in said[0].message
-    # Where a person had said that the first one did not happen, and later that it did, both are its own.
-    settled = held([first, again], [attempt(1), later], found, WINDOW, {CALL: "ann"})["I1"]
-    assert not [v for v in settled.violations if "2 effects" in v.message] or not second
-
-
-def test_of_one_run_two_effects_of_one_attempt_are_seen_where_no_other_can_have_sent() -> None:
-    row = call("SUCCEEDED", receipt="r-1", attempts=1)
-    found = [effect(1, 1, origin=Origin()), effect(1, 11, origin=Origin())]
-
-    def verdict(since: datetime, holder: UUID) -> Verdict:
-        kept = OperationRow("shop", KEY, "completed", False, holder, "r-1", since, False)
-        return held([row], [attempt(1)], found, WINDOW, whole=False, keys=[kept])["I1"]
-
-    assert verdict(T0, CALL).violations
-    assert verdict(T0 - 60 * S, CALL).notes  # another run had sent it before
-    assert verdict(T0, UUID(int=8)).notes  # and another holds it now
 
 
 def test_where_a_book_does_not_say_whose_they_are_all_must_have_been_too_late() -> None:

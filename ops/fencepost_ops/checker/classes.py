@@ -7,10 +7,10 @@
 | neither | one automatic attempt | what a person decided after that |
 | read | no effect | |
 
-Of any class whose contract tells a `settle` time, an effect of a FAILED call that landed later than that is
-noted: the proof of absence rests on it. Of a tool that sets what is there, that it was set once by each of
-several attempts is noted, and that its book has nothing of it. No attempt may have two effects, whatever the
-class. Of a tool whose class is not known everything is asserted.
+Of any class whose contract tells a `settle` time, an effect that landed later than that is noted where its
+call FAILED because a lookup found nothing, or because a person said so: that rests on it. Of a tool that sets
+what is there, that it was set once by each of several attempts is noted, and that its book has nothing of it.
+No attempt may have two effects, whatever the class. Of a tool whose class is not known all is asserted.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def undue(
     if known.kind == "neither" and (who := ledger.people.get(call.id)) is not None:
         return f"whether it happened was for {who} to judge"
     settle = known.settle
-    if settle is not None and all(_late(ledger, call.operation or "", e, settle) for e in found):
+    believed = call.id in ledger.absent or call.id in ledger.people  # not where its own worker said so
+    if believed and settle is not None and all(_late(ledger, call.operation or "", e, settle) for e in found):
         return _LATE
     return None
 
@@ -100,7 +101,8 @@ def _forgotten(
     for one in made:
         if ledger.after_success(key, one):
             return None
-        if one.at >= until and not (one.decided or one.proved_absent):
+        excused = one.decided or one.proved_absent or ledger.after_absence(key, one)
+        if one.at >= until and not excused:
             return None
     return f"the downstream remembers a key for {window}"
 

@@ -71,11 +71,20 @@ def started(key: Key, call: CallStory) -> Iterator[Started]:
 
 
 class Ledgered:
-    """What the ledger knows. `people`: who settled a call, where that was a person."""
+    """What the ledger knows. `people`: who settled a call, where that was a person. `absent`: the calls that
+    ended FAILED because a lookup had found nothing.
+    """
 
-    def __init__(self, tables: Tables, started: Sequence[Started], people: Mapping[UUID, str]) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        started: Sequence[Started],
+        people: Mapping[UUID, str],
+        absent: Collection[UUID] = (),
+    ) -> None:
         self.tables = tables
         self.people = people
+        self.absent = absent
         self.calls = {call.id: call for call in tables.calls.values()}
         self.attempts = {(s.call, s.attempt): s for s in started}
         self._of_call: dict[UUID, list[Started]] = defaultdict(list)
@@ -136,6 +145,11 @@ class Ledgered:
         before = (c for c in self.of_key.get(key, ()) if c.id != one.call and c.id not in self.people)
         done = (c.id for c in before if c.state == CallState.SUCCEEDED and not c.reused)
         return any(s.at < one.at for call in done for s in self.started_of(call))
+
+    def after_absence(self, key: str, one: Started) -> bool:
+        """Whether it is the first of its call, and what was sent before was found not to have happened."""
+        before = {s.call for s in self.started_for(key) if s.at < one.at and s.call != one.call}
+        return one.attempt == 1 and bool(before) and all(c in self.absent or c in self.people for c in before)
 
     def made(self, seen: BookEffect | BookRequest) -> Started | None:
         """The attempt it says it is of, if there was one."""

@@ -1,6 +1,6 @@
 """What each invariant asks of one run's history, event by event and at its end (I4 to I9, I11).
 
-`RULES` holds those of I3, I10 and I13 too: they are in `dispatches` and `spending`.
+`RULES` holds those of I3, I4's doubts, I10 and I13 too: they are in `dispatches`, `proofs` and `spending`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from fencepost.states import CallState, RunStatus
-from fencepost_ops.checker import dispatches, spending
+from fencepost_ops.checker import dispatches, proofs, spending
 from fencepost_ops.checker.facts import EventRow
 from fencepost_ops.checker.report import Violation, at
 from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
@@ -30,7 +30,6 @@ _HOLDERS = OUTCOMES | {
     "ToolEffectReconciled",
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
-_PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
 
 
 def _restored(event: EventRow, body: dict[str, Any]) -> bool:
@@ -101,18 +100,6 @@ def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterato
         yield at(event, f"{call.named} had already ended {call.state}")
 
 
-def doubts(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
-    """I4: an attempt's outcome stays unknown until a proof that speaks for the key."""
-    call = story.calls.get(event.call) if event.call is not None else None
-    if call is None or not call.doubt:
-        return
-    # A refusal of the repeat says nothing of the first attempt, unless it is the stored answer for the key.
-    forgotten = event.type == "ToolAttemptFailed" and not (body.get("final") and body.get("stored") is True)
-    left = event.type not in _PROOFS or forgotten
-    if left or (event.type == "ToolEffectReconciled" and not body.get("proof")):
-        yield at(event, f"{call.named} left its doubt without a proof")
-
-
 def started(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
     """I9: the run's budget of attempts. A repeat is reconciliation and bound by its own deadline instead."""
     call = story.calls.get(event.call) if event.call is not None else None
@@ -165,11 +152,11 @@ def stray_outcomes(story: RunStory, event: EventRow, body: dict[str, Any]) -> It
 
 Rule = Callable[[RunStory, EventRow, dict[str, Any]], Iterator[Violation]]
 _STARTED = frozenset({"ToolAttemptStarted"})
-_LEAVES_DOUBT = frozenset({"CallCancelled", "ResultReused", "DispatchIntentRecorded"}) | _PROOFS
+_LEAVES_DOUBT = frozenset({"CallCancelled", "ResultReused", "DispatchIntentRecorded"}) | proofs.PROOFS
 _USES = frozenset({"ModelRequestStarted", "ToolProposalRecorded"}) | _STARTED
 RULES: tuple[tuple[str, Rule, frozenset[str] | None], ...] = (
     ("I3", dispatches.dispatched, _STARTED),
-    ("I4", doubts, _LEAVES_DOUBT),
+    ("I4", proofs.doubts, _LEAVES_DOUBT),
     ("I4", stray_outcomes, OUTCOMES),
     ("I5", fences, None),
     ("I7", completion, frozenset({"RunCompleted"})),

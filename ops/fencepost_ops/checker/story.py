@@ -72,11 +72,24 @@ class CallStory:
     fingerprint: str | None = None  # of the request of its first attempt
     reconcile_until: datetime | None = None  # its own deadline, for what settles or offsets
     repaired_by: str | None = None  # who settled it last, where that was a person
+    restored: bool = False  # a restore left it in doubt
+    quiet_at: datetime | None = None  # from when on nothing that was sent can still land, as was recorded
+    in_flight_until: datetime | None = None  # when the last attempt's own time is over
+    applied: set[int] = field(default_factory=set)  # attempts of which evidence was filed that they were
+    not_applied: set[int] = field(default_factory=set)  # and that they were not
+    # The last answer to a question of it since its last attempt, and when that was asked:
+    answer: str | None = None
+    asked_at: datetime | None = None
+    absent_end: bool = False  # it was settled as FAILED after an absent answer
     # Since its last attempt:
     leased: bool = False
     allowed: UUID | None = None  # the change that authorised a claim
-    proved_absent: bool = False
     decided: bool = False
+
+    @property
+    def proved_absent(self) -> bool:
+        """Whether a lookup has found nothing since its last attempt."""
+        return self.answer == "absent"
 
     @property
     def named(self) -> str:
@@ -222,10 +235,17 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
         allowed = kind == "AuthorizationAllowed" and body.get("phase") == "claim"
         call.allowed = event.causation if allowed else None
     elif kind == "ToolLookupRecorded":
-        call.proved_absent = _answer(body) == "absent"
+        call.answer, call.asked_at = _answer(body)
+    elif kind == "EvidenceFiled" and event.attempt is not None:
+        (call.applied if body.get("applied") else call.not_applied).add(event.attempt)
     elif kind == "RepairDecided":
         call.decided = True
-    elif kind in OUTCOMES and event.attempt in call.attempts:
+        if call.state == C.UNKNOWN:
+            call.answer = None
+    if kind == "ToolOutcomeMarkedUnknown" and "epoch" in body:
+        call.answer, call.restored = None, True
+        _in_flight(call, body)
+    if kind in OUTCOMES and event.attempt in call.attempts:
         call.attempts[event.attempt].outcomes.append(event)
 
 
@@ -243,16 +263,21 @@ def _attempted(call: CallStory, event: EventRow, body: dict[str, Any], run: str)
             call.decided,
         )
     call.fingerprint = call.fingerprint or body.get("fingerprint")
-    call.leased, call.allowed, call.proved_absent, call.decided = False, None, False, False
+    call.leased, call.allowed, call.answer, call.decided = False, None, None, False
+    _in_flight(call, body)
 
 
-def _answer(body: dict[str, Any]) -> str | None:
-    """What a lookup said."""
+def _in_flight(call: CallStory, body: dict[str, Any]) -> None:
+    call.in_flight_until, call.quiet_at = moment(body.get("in_flight_until")), moment(body.get("quiet_at"))
+
+
+def _answer(body: dict[str, Any]) -> tuple[str | None, datetime | None]:
+    """What a lookup said, and when it was asked."""
     try:
         said = json.loads(body.get("lookup") or "")
     except (ValueError, TypeError):
-        return None
-    return said.get("answer") if isinstance(said, dict) else None
+        said = None
+    return (said.get("answer"), moment(said.get("asked_at"))) if isinstance(said, dict) else (None, None)
 
 
 def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
@@ -266,6 +291,7 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = C.FAILED if body.get("final") else C.INTENT_RECORDED
     elif kind in ("ToolEffectReconciled", "RepairDecided"):
         call.state = body.get("to", call.state)
+        call.absent_end = kind == "ToolEffectReconciled" and call.state == C.FAILED and call.proved_absent
         if "offset" not in body:  # a word on what a stopped run left says nothing of whether it happened
             call.repaired_by = event.principal if kind == "RepairDecided" else None
     else:

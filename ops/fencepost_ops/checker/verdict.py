@@ -48,7 +48,7 @@ def check(
         _histories(findings, taken, seen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
-    ledger = Ledgered(tables, seen.started, seen.people)
+    ledger = Ledgered(tables, seen.started, seen.people, seen.absent)
     owners = Owners(ledger, after.effects)
     before, after = owners.own(before), owners.own(after)
     _tables(findings, tables, settled=settled)
@@ -71,6 +71,7 @@ class _Seen:
         self.terms = terms
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
+        self.absent: set[UUID] = set()
         self.events = 0
         self.told: set[Key] = set()
         self.calls: dict[Key, dict[UUID, CallRow]] = {}
@@ -83,6 +84,8 @@ class _Seen:
         for call in story.calls.values():
             if call.repaired_by is not None:
                 self.people[call.id] = call.repaired_by
+            if call.absent_end:
+                self.absent.add(call.id)
             self.started += started(key, call)
 
 
