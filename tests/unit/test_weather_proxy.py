@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from fencepost_ops.weather import Proxy
+from tests.awaiting import until
 
 PATIENCE_S = 10.0
 
@@ -162,6 +163,60 @@ def test_a_request_arrives_whose_answer_is_eaten(wire: Proxy, echo: Echo) -> Non
 def test_a_server_that_is_away_is_away_behind_the_wire_too(wire: Proxy, echo: Echo) -> None:
     echo.close()
     assert refused(wire)
+
+
+class Closing(Echo):
+    """Answers once, with so much, and closes at once."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        super().__init__()
+
+    def _answer(self, one: socket.socket) -> None:
+        with one, suppress(OSError):
+            self.heard += one.recv(100)
+            one.sendall(b"x" * self._size)
+
+
+@pytest.mark.parametrize(("size", "latency_s"), [(1000, 0.2), (20_000_000, 0.0)])
+def test_what_a_server_said_before_it_closed_arrives_whole_though_late_or_slowly_read(
+    size: int, latency_s: float
+) -> None:
+    server = Closing(size)
+    with Proxy(server.port) as wire, connected(wire) as one:
+        wire.latency_s = latency_s
+        one.sendall(b"q")
+        until("all that it says is on its way", lambda: server.heard == b"q")
+        assert len(received(one, size + 1)) == size
+        assert wire.open == 1  # this end has not closed yet
+        one.close()
+        until("it is carried no more", lambda: wire.open == 0)
+    server.close()
+
+
+def test_who_has_asked_and_says_no_more_hears_the_whole_answer(wire: Proxy, echo: Echo) -> None:
+    wire.latency_s = 0.05
+    with connected(wire) as one:
+        one.sendall(b"hello")
+        one.shutdown(socket.SHUT_WR)
+        assert received(one, 6) == b"HELLO"
+        until("it is carried no more", lambda: wire.open == 0)
+
+
+def test_a_connection_of_which_one_end_has_closed_can_still_fall_silent_and_be_cut() -> None:
+    server = Closing(3)
+    with Proxy(server.port) as wire, connected(wire) as one, connected(wire) as other:
+        for each in (one, other):
+            each.sendall(b"q")
+            assert received(each, 4) == b"xxx"
+        assert wire.black_hole() == 2
+        wire.clear()
+        with connected(wire) as third:
+            third.sendall(b"q")
+            assert received(third, 4) == b"xxx"
+            assert wire.reset() == 1
+            assert wire.open == 0
+    server.close()
 
 
 def test_nothing_is_left_of_a_wire_that_was_closed(wire: Proxy) -> None:

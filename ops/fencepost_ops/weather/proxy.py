@@ -24,11 +24,15 @@ _RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends RST and not 
 
 
 class _Pipe:
-    """One direction of a connection: what has come and when it may go on."""
+    """One direction of a connection: what has come and when it may go on.
+
+    `ended`: nothing more comes. `told`: all has been passed on, and the sink was told that it was the last.
+    """
 
     def __init__(self, source: socket.socket, sink: socket.socket, *, reply: bool) -> None:
         self.source, self.sink, self.reply = source, sink, reply
         self.waiting: deque[tuple[float, bytes]] = deque()
+        self.ended = self.told = False
 
     def push(self) -> None:
         """Pass on what is due; what the sink does not take now stays."""
@@ -41,13 +45,17 @@ class _Pipe:
             if sent < len(data):
                 self.waiting.appendleft((at, data[sent:]))
                 return
+        if self.ended and not self.waiting and not self.told:
+            self.told = True
+            self.sink.shutdown(socket.SHUT_WR)
 
 
 class Proxy:
     """Listens on 127.0.0.1:`port` and forwards to the port `target` of a server on the same host.
 
     `target` may be changed: it holds for the connections that come then. Nothing of it outlives `close()` or
-    this process. A piece of data that has been delayed arrives late, whole and in order.
+    this process. A piece of data that has been delayed arrives late, whole and in order, though its sender
+    has closed meanwhile: each end hears that the other closed after all that it had said, as without a wire.
     """
 
     def __init__(self, target: int = 0) -> None:
@@ -86,8 +94,8 @@ class Proxy:
         """Every connection there is falls silent for good, with neither end told; how many those were."""
         with self._lock:
             silent = list(self._pipes)
-            for one in silent:
-                self._selector.unregister(one)
+            for one in self._pipes.values():
+                self._unheard(one)
             self._holes.update(silent)
             self._pipes.clear()
             return len(silent) // 2
@@ -96,8 +104,8 @@ class Proxy:
         """Cut every connection, silent ones too, with a RST to both ends; how many those were."""
         with self._lock:
             ends = [*self._pipes, *self._holes]
-            for one in list(self._pipes):
-                self._selector.unregister(one)
+            for pipe in self._pipes.values():
+                self._unheard(pipe)
             self._pipes.clear()
             self._holes.clear()
             for one in ends:
@@ -187,9 +195,9 @@ class Proxy:
             self._end(pipe)
             return
         if not data:
-            with suppress(OSError):
-                pipe.push()
-            self._end(pipe)
+            self._unheard(pipe)
+            pipe.ended = True
+            self._guarded(pipe)
         elif not (pipe.reply and self.swallowing):
             pipe.waiting.append((time.monotonic() + self.latency_s, data))
 
@@ -198,11 +206,19 @@ class Proxy:
             pipe.push()
         except OSError:
             self._end(pipe)
+        else:
+            if pipe.told and self._pipes[pipe.sink].told:
+                self._end(pipe)
+
+    def _unheard(self, pipe: _Pipe) -> None:
+        """Listen no more to where a pipe begins."""
+        if not pipe.ended:
+            self._selector.unregister(pipe.source)
 
     def _end(self, pipe: _Pipe) -> None:
         for one in (pipe.source, pipe.sink):
-            if self._pipes.pop(one, None) is not None:
-                self._selector.unregister(one)
+            if (known := self._pipes.pop(one, None)) is not None:
+                self._unheard(known)
             one.close()
 
 
