@@ -61,6 +61,7 @@ POINTS_OF: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "reconciler": (
         "reconcile.after_lease",
+        "reconcile.before_lookup",
         "reconcile.after_lookup",
         *_DISPATCH,
         "reconcile.after_record",

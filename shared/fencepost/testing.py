@@ -51,6 +51,7 @@ POINTS: Final = frozenset(
         "dispatch.after_effect",
         "dispatch.after_record",
         "reconcile.after_lease",
+        "reconcile.before_lookup",
         "reconcile.after_lookup",
         "reconcile.after_record",
         "compensate.after_plan",

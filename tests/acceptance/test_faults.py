@@ -35,6 +35,7 @@ DISPATCH = ("before_wire", "response_lost", "after_effect")
 DISPATCHER = (*(f"dispatch.{at}" for at in ("after_lease", "after_claim", *DISPATCH, "after_record")),)
 RECONCILER = (
     "reconcile.after_lease",
+    "reconcile.before_lookup",
     "reconcile.after_lookup",
     *(f"dispatch.{at}" for at in DISPATCH),
     "reconcile.after_record",

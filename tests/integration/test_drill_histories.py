@@ -1,16 +1,24 @@
 """The drill itself: one seed is one history, and its faults are what they are called."""
 
 import json
+import signal
+import threading
 from collections.abc import Iterator
 from typing import Any
 
+import psycopg
 import pytest
+from pydantic import ValidationError
 
 from fencepost.clock import boottime
 from fencepost.testing import FAULTS
+from fencepost.tools import Response
+from fencepost_ops.drill import fleet, history
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.outcome import Outcome
-from fencepost_ops.drill.protocol import Protocol
+from fencepost_ops.drill.protocol import Event, Protocol
+from fencepost_ops.drill.sabotage import SABOTAGES
+from fencepost_ops.drill.services import Services, Wire
 from fencepost_ops.local import LocalPostgres
 
 
@@ -113,6 +121,28 @@ def test_a_request_that_is_slow_in_the_network_lands_after_its_sender_has_given_
     assert outcome.ok, outcome.problems
 
 
+@pytest.mark.parametrize(
+    "befalls",
+    [
+        {"do": "lost"},
+        {"do": "delay", "for_s": 40.0},
+        {"do": "error"},
+        *({"do": "lost", "answers": status} for status in (200, 502, 504)),
+    ],
+    ids=lambda befalls: "-".join(map(str, befalls.values())),
+)
+def test_a_question_that_is_lost_late_or_misanswered_is_asked_again(
+    drill: Drill, befalls: dict[str, Any]
+) -> None:
+    asked = "reconcile.before_lookup"
+    outcome = drill.run(
+        made("lookup", faults=[fault("dispatch.response_lost", "lost"), {"at": asked, **befalls}])
+    )
+    assert (len(outcome.struck), outcome.passages[asked], outcome.dispatches) == (2, 2, 1)
+    assert (states(outcome), dict(outcome.effects)) == ({"first": "SUCCEEDED"}, {"lookup": 1})
+    assert outcome.ok, outcome.problems
+
+
 def test_lost_messages_and_a_wiped_redis_cost_time_only(drill: Drill) -> None:
     faults = [fault("relay.after_publish", "lost", nth=1)]
     events = [{"at_s": 0.004, "do": "wipe_redis"}]
@@ -140,3 +170,92 @@ def test_a_wrong_prediction_and_a_wrong_expectation_are_problems(drill: Drill) -
         "crash at compensate.after_plan, passage 1",
         "effects of dedupes",
     ]
+
+
+@pytest.mark.parametrize("seconds", [-60.0, 60.0])
+@pytest.mark.parametrize(
+    "name", ["settle_ignored", "absence_at_once", "timeout_is_failed", "late_look_removed"]
+)
+def test_a_clock_that_is_moved_excuses_nothing(drill: Drill, name: str, seconds: float) -> None:
+    shows = SABOTAGES[name].shows
+    moved = Event(at_s=0 if seconds < 0 else 5000, do="jump_clock", seconds=seconds)
+    clean = drill.run(shows.model_copy(update={"events": [*shows.events, moved]}))
+    assert clean.report.violated == []
+    broken = drill.run(clean.protocol.model_copy(update={"sabotage": [name]}))
+    assert SABOTAGES[name].invariant in broken.report.violated
+
+
+def test_who_was_alone_wakes_only_where_somebody_could_have_taken_over(drill: Drill) -> None:
+    """The only one of its role sleeps while Redis is away for a day: it does not wake by itself."""
+    away = [{"at_s": 0.006, "do": "redis_away"}, {"at_s": 86_000, "do": "redis_back"}]
+    outcome = drill.run(made(faults=[fault("dispatch.after_effect", "pause")], events=away))
+    assert when(outcome, "ToolOutcomeMarkedUnknown") > 86_000
+    alone = made(fleet={"planner": 1}, faults=[fault("planner.after_model", "pause")])
+    assert 1000 < drill.run(alone).seconds < 1300
+
+
+def test_a_pulse_s_words_pass_the_guards_and_rights_of_a_worker(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = "UPDATE fencepost.outbox SET due_at = due_at + interval '5 min' WHERE worker = %(token)s"
+    monkeypatch.setattr(fleet, "MAKE_DUE", later)
+    with pytest.raises(psycopg.Error, match="is refused"):
+        drill.run(made(faults=[fault("dispatch.after_effect", "crash")]))
+    assert drill.run(made()).ok
+
+
+def test_of_a_history_that_was_given_up_nothing_goes_on(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, over = threading.Event(), threading.Event()
+
+    def slow(self: Services, wire: Wire) -> Response:
+        started.set()
+        over.wait(20)
+        return Response(201, {"content-type": "application/json"}, b'{"id": "late"}')
+
+    monkeypatch.setattr(Services, "answer", slow)
+    monkeypatch.setattr(history, "ABANDON_S", 0.1)
+    given_up = threading.Thread(target=lambda: (started.wait(20), signal.raise_signal(signal.SIGALRM)))
+    before = signal.signal(signal.SIGALRM, _interrupt)
+    try:
+        given_up.start()
+        with pytest.raises(InterruptedError):
+            drill.run(made())
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        given_up.join()
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("dispatcher/")]
+    monkeypatch.undo()
+    over.set()
+    for thread in left:
+        thread.join(20)
+    assert left
+    assert not drill.ledger.owner.execute("SELECT 1 FROM fencepost.evidence").fetchall()
+    assert states(drill.run(made())) == {"first": "SUCCEEDED"}
+
+
+def _interrupt(_number: int, _frame: object) -> None:
+    raise InterruptedError
+
+
+def test_two_faults_at_one_passage_are_refused() -> None:
+    twice = [fault("dispatch.after_effect", "crash"), fault("dispatch.after_effect", "error")]
+    with pytest.raises(ValidationError, match=r"two faults strike passage 1 of dispatch\.after_effect"):
+        made(faults=twice)
+
+
+def test_of_a_list_the_call_that_was_struck_is_told(drill: Drill) -> None:
+    outcome = drill.run(made(planner="both", faults=[fault("dispatch.after_effect", "crash", nth=2)]))
+    assert (outcome.struck[0].left.label, outcome.struck[0].left.state) == ("second", "DISPATCHING")
+
+
+def test_a_run_that_nobody_has_claimed_has_no_projection_to_differ(drill: Drill) -> None:
+    outcome = drill.run(made(events=[{"at_s": 0.001, "do": "redis_away"}]))
+    assert [problem for problem in outcome.problems if "replay" in problem] == []
+
+
+def test_a_drill_asks_nobody_s_environment(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEPOST_SLOTS", "many")
+    history._settings.cache_clear()
+    assert drill.run(made()).ok

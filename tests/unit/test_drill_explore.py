@@ -26,6 +26,9 @@ def test_everything_occurs() -> None:
     assert {fault.do for fault in faults} == {"crash", "pause", "error", "lost", "delay"}
     assert {len(protocol.faults) for protocol in MANY} >= {0, 1, 2, 3, 4, 5}
     assert any(fault.host for fault in faults)
+    asked = [fault for fault in faults if fault.at == "reconcile.before_lookup"]
+    assert {fault.answers for fault in asked} == {None, 200, 502, 504}
+    assert {fault.do for fault in asked} >= {"lost", "delay"}
     events = {event.do for protocol in MANY for event in protocol.events}
     assert events == {"wipe_redis", "redis_away", "redis_back", "jump_clock", "double_messages",
                       "lose_messages", "turn_messages", "cancel", "sweep"}  # fmt: skip

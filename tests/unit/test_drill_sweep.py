@@ -7,10 +7,11 @@ import pytest
 from fencepost.testing import POINTS
 from fencepost_ops.drill.app import CONTRACTS
 from fencepost_ops.drill.jobs import Told
-from fencepost_ops.drill.protocol import LOSES, Fault, Protocol
+from fencepost_ops.drill.protocol import LOSES, WIRES, Fault, Protocol
 from fencepost_ops.drill.sweep import (
     BASES,
     CONTRACT_FREE,
+    LOOKUP,
     PLAN,
     SHAPES,
     WIRE,
@@ -63,28 +64,29 @@ def test_every_class_of_contract_is_swept_in_every_shape() -> None:
 
 @pytest.mark.parametrize("point", sorted(POINTS))
 def test_everything_that_can_happen_at_a_point_is_tried(point: str) -> None:
-    found = {(a.do, a.for_s, a.host) for a in actions(point)}
+    found = {(a.do, a.for_s, a.host, a.answers) for a in actions(point)}
     assert {
-        ("crash", None, False),
-        ("crash", None, True),
-        ("pause", None, False),
-        ("error", None, False),
+        ("crash", None, False, None),
+        ("crash", None, True, None),
+        ("pause", None, False, None),
+        ("error", None, False, None),
     } <= found
-    assert {("pause", 2.0, False), ("pause", 40.0, False)} <= found
-    assert (("lost", None, False) in found) == (point in LOSES)
-    assert ("delay" in {a.do for a in actions(point)}) == (point == WIRE)
-    assert len(found) == len(actions(point)) == 6 + (point in LOSES) + 2 * (point == WIRE)
+    assert {("pause", 2.0, False, None), ("pause", 40.0, False, None)} <= found
+    assert (("lost", None, False, None) in found) == (point in LOSES)
+    assert ("delay" in {a.do for a in actions(point)}) == (point in WIRES)
+    assert ({a.answers for a in actions(point)} == {None, 200, 502, 504}) == (point in WIRES)
+    assert len(found) == len(actions(point)) == 6 + (point in LOSES) + 6 * (point in WIRES)
     for action in actions(point):
         assert action.at(point, 3).nth == 3, "each is a fault a protocol may have"
 
 
 def test_a_delay_on_the_wire_is_tried_within_the_attempts_time_and_beyond_it() -> None:
-    assert sorted(a.for_s or 0 for a in actions(WIRE) if a.do == "delay") == [2.0, 40.0]
+    assert sorted(a.for_s or 0 for a in actions(WIRE) if a.do == "delay" and not a.answers) == [2.0, 40.0]
 
 
 def test_single_faults_strike_at_every_passage() -> None:
     found = singles({"planner.after_claim": 3, WIRE: 2, "dispatch.response_lost": 0})
-    assert len(found) == 3 * 6 + 2 * 9
+    assert len(found) == 3 * 6 + 2 * 13
     assert len({(f.at, f.nth, a) for a, f in found}) == len(found), "none twice"
     assert {f.nth for _, f in found if f.at == "planner.after_claim"} == {1, 2, 3}
 
@@ -110,6 +112,16 @@ def test_second_faults_strike_at_the_next_passage_of_each_point_passed_after_the
     ], "a point that is not passed again is not struck; one that only a recovery passes is"
 
 
+def test_a_question_meets_everything_that_a_network_does() -> None:
+    found = seconds(Base("lookup", "one"), told({WIRE: 1}, {WIRE: 1, LOOKUP: 2}, crash(WIRE)))
+    assert {fault.at for fault in found} == {LOOKUP}
+    assert {fault.nth for fault in found} == {1}
+    assert len(found) == len(actions(LOOKUP))
+    assert {fault.answers for fault in found if fault.do == "lost"} == {None, 200, 502, 504}
+    base = Base("lookup", "one")
+    assert len({base.protocol(crash(WIRE), fault).name for fault in found}) == len(found), "each its own file"
+
+
 def test_two_points_that_know_of_no_contract_are_paired_for_one_class_only() -> None:
     first, passages = crash("enqueue.after_commit"), {"planner.after_model": 1, WIRE: 1}
     assert {f.at for f in seconds(Base(DEDUPES, "one"), told({}, passages, first))} == passages.keys()
@@ -132,7 +144,7 @@ def test_a_whole_sweep_is_what_its_parts_are() -> None:
     sweep = Sweep(runs, bases=[Base("dedupes", "one"), Base("lookup", "two")])
     list(sweep.events())
     result = sweep.result
-    assert (result.bases, result.singles) == (2, 2 * (1 * 9 + 2 * 6))
+    assert (result.bases, result.singles) == (2, 2 * (1 * 13 + 2 * 6))
     assert result.pairs == 2 * 2 * 2 * 2, "two points × crash and pause, then two points × crash and pause"
     assert result.pairs_of == {
         (a, b) for a in (WIRE, "reconcile.after_lease") for b in (WIRE, "reconcile.after_lease")
@@ -147,7 +159,7 @@ def test_a_budget_tries_each_action_at_each_point_first_and_says_what_it_leaves_
     list(sweep.events())
     result = sweep.result
     assert (result.singles, result.pairs) == (20, 10)
-    assert result.left_out >= 9 * 15 - 20
+    assert result.left_out >= 9 * 19 - 20
     assert set(result.by_action) >= {"crash", "pause", "error", "lost", "crash of the host", "delay of 40 s"}
 
 
@@ -159,5 +171,5 @@ def test_what_fails_and_what_never_struck_are_no_proof() -> None:
     for sweep in (failing, missing):
         list(sweep.events())
         assert not sweep.result.ok
-    assert len(failing.result.failures) == missing.result.never == 9
+    assert len(failing.result.failures) == missing.result.never == 13
     assert missing.result.points[WIRE] == 0

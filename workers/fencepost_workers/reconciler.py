@@ -70,6 +70,10 @@ class Reconciler(Role):
             return Unclear(told(error)), {}
         if (why := _elsewhere(call.request, question)) is not None:
             return Unclear(why), {}
+        try:
+            fault("reconcile.before_lookup")
+        except FaultInjected as error:
+            return Unclear(told(error)), {}
         sent = await self.worker.engine.send(
             question,
             key=None,

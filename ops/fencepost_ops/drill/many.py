@@ -20,7 +20,7 @@ from fencepost_ops.drill.shrink import shrink
 from fencepost_ops.drill.sweep import Sweep, Swept
 from fencepost_ops.postgres import LocalPostgres
 
-QUICK: Final = 150
+QUICK: Final = 180
 """Histories with faults of a quick sweep: each action at each point once, and some pairs."""
 _SAY_EVERY_S: Final = 5.0
 _SHRUNK: Final = 3  # of failures of the same kinds; more are most likely the same bug

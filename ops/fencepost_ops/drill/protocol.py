@@ -19,8 +19,11 @@ from fencepost.testing import POINTS
 Doing = Literal["crash", "pause", "error", "lost", "delay"]
 Role = Literal["planner", "dispatcher", "reconciler", "compensator", "relay", "producer", "person"]
 
+WIRES = ("dispatch.before_wire", "reconcile.before_lookup")
+"""Where a request is about to leave: a fault there may be the network's."""
 LOSES = {
     "dispatch.before_wire": "the request never arrives, and its sender cannot know",
+    "reconcile.before_lookup": "the question never arrives, and whoever asked cannot know",
     "dispatch.response_lost": "the answer never comes back",
     "ledger.in_transaction": "the transaction is committed, and the answer to COMMIT is lost",
     "relay.after_publish": "the broker loses the messages that were just published",
@@ -53,15 +56,16 @@ class Fault(_Strict):
         gt=0,
         le=86_400,
         description="seconds a pause or delay lasts; a pause without it lasts until somebody has taken over. "
-        "At dispatch.before_wire a delay is the network's: the request lands so much later",
+        "At dispatch.before_wire and reconcile.before_lookup a delay is the network's: the request lands so "
+        "much later",
     )
     host: bool = Field(False, description="the whole host: its pulse is struck as well, and says nothing")
     answers: int | None = Field(
         None,
         ge=200,
         le=599,
-        description="with lost or delay at dispatch.before_wire: a gateway answers this status and a page of "
-        "its own, at once and in the service's place",
+        description="with lost or delay at dispatch.before_wire and reconcile.before_lookup: a gateway "
+        "answers this status and a page of its own, at once and in the service's place",
     )
     predict: Prediction | None = None
 
@@ -73,10 +77,8 @@ class Fault(_Strict):
             raise ValueError(f"nothing can be lost at {self.at}; only at {', '.join(LOSES)}")
         if self.do == "delay" and self.for_s is None:
             raise ValueError("a delay says for how many seconds: for_s")
-        if self.answers is not None and not (
-            self.at == "dispatch.before_wire" and self.do in ("lost", "delay")
-        ):
-            raise ValueError("answers goes with lost or delay at dispatch.before_wire")
+        if self.answers is not None and not (self.at in WIRES and self.do in ("lost", "delay")):
+            raise ValueError(f"answers goes with lost or delay at {' and '.join(WIRES)}")
         return self
 
     @property

@@ -16,7 +16,7 @@ from fencepost.errors import FaultInjected
 from fencepost_ops.drill.baton import Execution, Killed
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.process import Host, Network
-from fencepost_ops.drill.protocol import Fault, Protocol
+from fencepost_ops.drill.protocol import WIRES, Fault, Protocol
 from fencepost_ops.drill.redis import VirtualRedis
 from fencepost_ops.drill.virtual import VirtualClock
 from fencepost_workers.role import Message
@@ -105,7 +105,7 @@ class Strikes:
             raise FaultInjected(f"fault point {fault.at}, passage {fault.nth}")
         if fault.do == "lost":
             self._lose(step, fault)
-        elif fault.do == "delay" and fault.at == "dispatch.before_wire":
+        elif fault.do == "delay" and fault.at in WIRES:
             step.host.network = Network(fault.for_s, fault.answers)
         else:
             self._stand_still(step, fault)
@@ -118,7 +118,7 @@ class Strikes:
         step.host.silent = False
 
     def _lose(self, step: Step, fault: Fault) -> None:
-        if fault.at == "dispatch.before_wire":
+        if fault.at in WIRES:
             step.host.network = Network(None, fault.answers)
         elif fault.at == "ledger.in_transaction":
             self._ledger.sessions["worker"].losing.add(step.execution)

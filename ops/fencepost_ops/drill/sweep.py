@@ -9,10 +9,11 @@ What is swept, exactly:
   the first, both orders of any two points are swept, and so are points that only a recovery passes. In the
   shape `one`; and in `stop` whatever takes part in the compensation: first faults from its plan on, and its
   plan as the second. Two points of which neither knows of contracts (`CONTRACT_FREE`) are paired for one
-  class only.
+  class only;
+- *questions*: where the first fault of a pair leads to a lookup, everything that can befall its first one.
 
-Left out, as `--explore` has it by chance: pairs with another action or a later passage, pairs in the shapes
-`two` and `both`, and three faults or more. A delay anywhere but on the wire is a pause of that length.
+Left out, as `--explore` has it by chance: other pairs with another action or a later passage, pairs in the
+shapes `two` and `both`, and three faults or more. A delay where no request leaves is a pause of that length.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from typing import Any, Final
 from fencepost.testing import POINTS
 from fencepost_ops.drill.app import CONTRACTS
 from fencepost_ops.drill.jobs import Runs, Told
-from fencepost_ops.drill.protocol import LOSES, Asked, Event, Fault, Protocol
+from fencepost_ops.drill.protocol import LOSES, WIRES, Asked, Event, Fault, Protocol
 
 SHAPES: Final = ("one", "two", "both", "stop")
 PLAN: Final = "compensate.after_plan"
@@ -37,7 +38,7 @@ CONTRACT_FREE: Final = frozenset(
 """Points that are passed where nobody looks at a contract."""
 SWEEP_AT_S: Final = 3.0
 """When each history is swept for lost outbox rows: in the midst of a recovery, or after a quiet end."""
-WIRE: Final = "dispatch.before_wire"
+WIRE, LOOKUP = WIRES
 SHORT_S: Final = 2.0  # less than an attempt's time
 LATE_S: Final = 40.0  # beyond an attempt's time and the contract's settle: 5 s and 2 s
 _SLOWEST: Final = 5
@@ -45,18 +46,18 @@ _SLOWEST: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that can happen at a point; `for_s` and `host` as in a `Fault`."""
+    """One thing that can happen at a point; `for_s`, `host` and `answers` as in a `Fault`."""
 
     name: str
     do: str
     for_s: float | None = None
     host: bool = False
+    answers: int | None = None
 
     def at(self, point: str, nth: int) -> Fault:
         """The fault at the nth passage of a point."""
-        return Fault.model_validate(
-            {"at": point, "do": self.do, "nth": nth, "for_s": self.for_s, "host": self.host}
-        )
+        given = {"for_s": self.for_s, "host": self.host, "answers": self.answers}
+        return Fault.model_validate({"at": point, "do": self.do, "nth": nth} | given)
 
 
 CRASH: Final = Action("crash", "crash")
@@ -69,13 +70,19 @@ EVERYWHERE: Final = (
     Action("pause of 40 s", "pause", LATE_S),
     Action("error", "error"),
 )
-_ON_THE_WIRE: Final = (Action("delay of 2 s", "delay", SHORT_S), Action("delay of 40 s", "delay", LATE_S))
+_ON_THE_WIRE: Final = (
+    Action("delay of 2 s", "delay", SHORT_S),
+    Action("delay of 40 s", "delay", LATE_S),
+    *(Action(f"lost, answered {page}", "lost", answers=page) for page in (200, 502, 504)),
+    Action("delay of 2 s, answered 504", "delay", SHORT_S, answers=504),
+)
+"""Late within an attempt's time and beyond it; a maintenance page or a gateway's error in its place."""
 
 
 def actions(point: str) -> tuple[Action, ...]:
     """All that can happen at a point."""
     lost = (Action("lost", "lost"),) if point in LOSES else ()
-    return (*EVERYWHERE, *lost, *(_ON_THE_WIRE if point == WIRE else ()))
+    return (*EVERYWHERE, *lost, *(_ON_THE_WIRE if point in WIRES else ()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +94,7 @@ class Base:
 
     def protocol(self, *faults: Fault) -> Protocol:
         """Its protocol, with these faults."""
-        struck = ".".join(f"{fault.do}-{fault.at}-{fault.nth}" for fault in faults).replace("_", "-")
+        struck = ".".join(f"{_short(fault)}-{fault.at}-{fault.nth}" for fault in faults).replace("_", "-")
         name = f"{self.contract}.{self.shape}.{struck or 'no-fault'}"[:100]
         return Protocol(
             name=name,
@@ -126,7 +133,11 @@ def seconds(base: Base, told: Told) -> list[Fault]:
         later = [PLAN] if PLAN in later and first.nth == 1 else []
     if base.contract != BASES[0].contract and first.at in CONTRACT_FREE:
         later = [point for point in later if point not in CONTRACT_FREE]
-    return [action.at(point, told.before.get(point, 0) + 1) for point in later for action in (CRASH, PAUSE)]
+    return [
+        action.at(point, told.before.get(point, 0) + 1)
+        for point in later
+        for action in ((CRASH, PAUSE) if point != LOOKUP else actions(LOOKUP))
+    ]
 
 
 @dataclass
@@ -218,7 +229,18 @@ def failure_json(told: Told) -> dict[str, Any]:
 def _named(fault: Fault) -> str:
     if fault.host:
         return f"{fault.do} of the host"
-    return f"{fault.do} of {fault.for_s:g} s" if fault.for_s else fault.do
+    lasts = f"{fault.do} of {fault.for_s:g} s" if fault.for_s else fault.do
+    return lasts if fault.answers is None else f"{lasts}, answered {fault.answers}"
+
+
+def _short(fault: Fault) -> str:
+    """As `_named`, for the name of a file: two faults that differ have two."""
+    more = (
+        "host" if fault.host else "",
+        f"{fault.for_s:g}s" if fault.for_s else "",
+        str(fault.answers or ""),
+    )
+    return "-".join((fault.do, *filter(None, more)))
 
 
 class Sweep:
