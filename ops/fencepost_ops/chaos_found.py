@@ -6,6 +6,7 @@ looked for by name across the machine. What of it is killed, `fencepost up` star
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shlex
 import signal
@@ -13,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import psycopg
 import redis
@@ -93,6 +94,7 @@ class FoundFleet:
     def lose(self, fault: str) -> None:
         """Wipe Redis, or kill a server; returns when `up` has started it again. Raises Unreachable else."""
         if fault == "redis-flush":
+            self._own("Redis", self._redis_pid)
             wipe(self.valkey.url())
         elif fault == "redis-restart":
             self._kill("Redis", self._redis_pid, signal.SIGKILL)
@@ -104,9 +106,7 @@ class FoundFleet:
         raise UsageError(f"the ledger's clock of the fleet on {self.folder} cannot be moved by {ahead_s:g} s")
 
     def _kill(self, what: str, pid_of: Callable[[], int | None], number: int) -> None:
-        pid = pid_of()
-        if pid not in descendants(self._owner):
-            raise Unreachable(f"{what} of the fleet on {self.folder} is no process of it that runs")
+        pid = self._own(what, pid_of)
         os.kill(pid, number)
         until = time.monotonic() + BACK_WITHIN_S
         while (now := pid_of()) in (None, pid):
@@ -116,6 +116,13 @@ class FoundFleet:
                 )
             time.sleep(LOOK_EVERY_S)
         assert now is not None
+
+    def _own(self, what: str, pid_of: Callable[[], int | None]) -> int:
+        """The pid of a server of this fleet. Raises Unreachable for one that is not, or does not answer."""
+        pid = pid_of()
+        if pid is None or pid not in descendants(self._owner):
+            raise Unreachable(f"{what} of the fleet on {self.folder} is no process of it that runs")
+        return pid
 
     def _redis_pid(self) -> int | None:
         with suppress(redis.RedisError), redis.Redis.from_url(self.valkey.url()) as client:
@@ -132,12 +139,21 @@ class FoundFleet:
 
 
 def _owner(folder: Path) -> int:
-    """The pid of the `fencepost up` that runs on a folder."""
-    with suppress(OSError, ValueError):
-        pid = int((folder / "lock").read_text().strip())
-        if is_running(pid) and (folder / "env").exists():
+    """The pid of the `fencepost up` that runs on a folder: it has written it into the lock it holds."""
+    with suppress(OSError, ValueError), (folder / "lock").open() as lock:
+        pid = int(lock.read().strip())
+        if _held(lock) and is_running(pid) and (folder / "env").exists():
             return pid
     raise UsageError(f"no `fencepost up` runs on {folder}; start one there, or leave --data out")
+
+
+def _held(lock: TextIO) -> bool:
+    """Whether anybody holds this lock. Trying it takes a moment, for which an `up` that starts waits."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
 
 
 def _exports(file: Path) -> dict[str, str]:
