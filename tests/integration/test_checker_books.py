@@ -88,12 +88,15 @@ def test_what_a_person_said_and_the_book_denies_is_found_with_the_persons_name(w
 def test_a_second_effect_after_the_downstream_forgot_the_key_is_reported_and_not_asserted(
     world: World,
 ) -> None:
-    paid = world.effect("r-paid")
+    paid = world.effect("r-found")
     late = paid.at + timedelta(hours=2)
-    world.books.kept.append(replace(paid, receipt="r-again", at=late))
+    again = replace(paid, receipt="r-again", at=late, origin=Origin(world.found, 1))
+    world.books.kept.append(again)
     report = world.check()
     assert report.ok
     assert "remembers a key for 1:00:00" in sentence(report, "I1")
+    world.books.change("r-again", origin=Origin(world.found, 2))
+    assert "2 effects of one intent" in sentence(world.check(), "I1"), "both are of the second attempt"
 
 
 def test_a_lookup_only_tool_does_not_promise_what_lands_after_its_settle_time(world: World) -> None:

@@ -75,15 +75,17 @@ def held(
     whole: bool = True,
     keys: Sequence[OperationRow] = (),
     absent: Sequence[UUID] = (),
+    since: Sequence[BookEffect] = (),
 ) -> dict[str, Verdict]:
-    """The verdicts on these effects, which were in the book before the ledger was read."""
+    """The verdicts on these effects, in the book before the ledger was read; others came `since`."""
     rows = {(c.tenant, c.id): c for c in calls}
     tables = Tables({}, rows, [], 0, (), {(k.tenant, k.key): k for k in keys}, whole)
     ledger, findings = Ledgered(tables, attempts, people or {}, absent), Findings()
     books = Books(frozenset({"wallet", *(e.service for e in effects)}), tuple(effects), ())
     books = Owners(ledger, books.effects).own(books)
+    after = replace(books, effects=(*books.effects, *since))
     terms = {} if known is None else {("wallet.debit", 1): known}
-    check_effects(findings, ledger, books, books, terms, S, whole=whole)
+    check_effects(findings, ledger, after, books, terms, S, whole=whole)
     return {v.invariant: v for v in findings.verdicts()}
 
 

@@ -12,7 +12,19 @@ from fencepost_ops.checker import Origin, ToolTerms
 from fencepost_ops.checker.facts import OperationRow
 from fencepost_ops.checker.ledgered import Started
 from fencepost_ops.checker.report import Verdict
-from tests.unit.test_checker_classes import CALL, DEDUPES, KEY, LOOKUP, T0, S, attempt, call, effect, held
+from tests.unit.test_checker_classes import (
+    CALL,
+    DEDUPES,
+    KEY,
+    LOOKUP,
+    NEITHER,
+    T0,
+    S,
+    attempt,
+    call,
+    effect,
+    held,
+)
 
 WINDOW = replace(DEDUPES, window=5 * S)
 
@@ -85,3 +97,20 @@ def test_another_run_may_send_what_was_found_absent_though_it_then_landed_late()
     found = [effect(1, 4), effect(1, 11, receipt="r-2", origin=Origin(other, 1, 5))]
     assert not held(rows, made, found, WINDOW, absent=[CALL])["I1"].violations
     assert held(rows, made, found, WINDOW)["I1"].violations
+
+
+@pytest.mark.parametrize(
+    ("state", "known"),
+    [("NEEDS_REPAIR", NEITHER), ("UNKNOWN", LOOKUP), ("NEEDS_REPAIR", WINDOW), ("SUCCEEDED", None)],
+)
+def test_what_came_while_the_ledger_was_read_is_not_yet_counted(state: str, known: ToolTerms | None) -> None:
+    """It may be of an attempt that was let go, rightly, after the ledger had been read."""
+    row, first, second = call(state, attempts=1), effect(1, 9), effect(2, 31)
+    assert not held([row], [attempt(1)], [first], known, since=[second])["I1"].violations
+    assert "2 effects" in held([row], [attempt(1)], [first, second], known)["I1"].violations[0].message
+
+
+def test_what_came_while_the_ledger_was_read_is_the_effect_of_what_had_succeeded() -> None:
+    done = call("SUCCEEDED", receipt="r-1", attempts=1)
+    assert not held([done], [attempt(1)], [], DEDUPES, since=[effect(1, 1)])["I1"].violations
+    assert held([done], [attempt(1)], [], DEDUPES)["I1"].violations

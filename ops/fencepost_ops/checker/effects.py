@@ -53,7 +53,7 @@ def check_effects(
         )
     known = [e for e in kept if whole or not _anothers(ledger, e)]
     now = [e for e in books.effects if whole or _mine(ledger, e)]
-    _Intents(findings, ledger, books, terms).check(now, known)
+    _Intents(findings, ledger, books, terms).check(now, known, found)
     findings.looked("I2", len(known))
     for effect in known:
         findings.broken("I2", _unexplained(ledger, effect, tolerance))
@@ -82,33 +82,38 @@ class _Intents:
         self._books = books
         self._terms = terms
 
-    def check(self, now: Sequence[BookEffect], earlier: Sequence[BookEffect]) -> None:
-        """At most one, and one where there must be one, as the books are `now`; none where there must be
-        none, as they were before the ledger was read.
+    def check(
+        self, now: Sequence[BookEffect], earlier: Sequence[BookEffect], counted: Sequence[BookEffect]
+    ) -> None:
+        """One where there must be one, as the books are `now`. At most one, and none where there must be
+        none, as they were before the ledger was read: of what came since, it may not know the attempt.
+        `counted`: also what is of a time that was lost.
         """
-        by_key = _by_key(now)
+        by_key, before = _by_key(now), _by_key(counted)
         for key in sorted(self._ledger.of_key.keys() | by_key.keys()):
             calls, found = self._ledger.of_key.get(key, []), by_key.get(key, [])
             if calls and not found and not any(has_book(call, self._books.services) for call in calls):
                 continue
             self._findings.looked("I1")
-            self._findings.broken("I1", self._of_key(key, calls, found))
+            self._findings.broken("I1", self._of_key(key, calls, found, before.get(key, [])))
         for key, found in _by_key(earlier).items():
             self._findings.broken("I1", self._undue(key, found))
         for effect in earlier:
             self._findings.broken("I1", self._of_a_read(effect))
         self._without_a_book()
 
-    def _of_key(self, key: str, calls: Sequence[CallRow], found: Sequence[BookEffect]) -> Iterator[Violation]:
+    def _of_key(
+        self, key: str, calls: Sequence[CallRow], found: Sequence[BookEffect], counted: Sequence[BookEffect]
+    ) -> Iterator[Violation]:
         holder = _holder(calls)
         whose = sorted({(call.tenant, call.scope) for call in calls})
         if len(whose) > 1:
             named = ", ".join(f"tenant {tenant} at {scope}" for tenant, scope in whose)
             yield _names(holder, key, f"one key for the intents of {named}")
-        if len(found) > 1:
-            text = f"{len(found)} effects of one intent: {_receipts(found)}; {self._says(holder)}"
-            excuse = classes.several(self._ledger, key, found, self._known(holder))
-            yield from self._told(holder, key, text, excuse, found)
+        if len(counted) > 1:
+            text = f"{len(counted)} effects of one intent: {_receipts(counted)}; {self._says(holder)}"
+            excuse = classes.several(self._ledger, key, counted, self._known(holder))
+            yield from self._told(holder, key, text, excuse, counted)
         for call in calls:
             if call.state == C.SUCCEEDED and call.effect != "read":
                 yield from self._succeeded(call, key, found)

@@ -5,12 +5,12 @@
 | ToolResultRecorded | SUCCEEDED | nothing more: an attempt of its own was answered |
 | ToolAttemptFailed | FAILED | a final refusal that is the stored answer for the key |
 | ToolEffectReconciled | SUCCEEDED | a lookup that found it, or evidence that an attempt was applied |
-| ToolEffectReconciled | FAILED | a lookup that found nothing, evidence that no attempt was applied, or a read |
+| ToolEffectReconciled | FAILED | a lookup that found nothing, evidence that none was applied, or a read |
 | RepairDecided | any | nothing more: a person's word |
 
 Only a lookup since the last attempt counts, and that it found nothing only if it was asked when nothing that
-had been sent could land any more. How long a downstream may take to show what it has done (`lag`), and how long
-it shows it, the history does not tell: those are not asserted.
+had been sent could land any more. How long a downstream may take to show what it has done (`lag`), and how
+long it shows it, the history does not tell: those are not asserted.
 """
 
 from __future__ import annotations
