@@ -190,8 +190,6 @@ def test_who_was_alone_wakes_only_where_somebody_could_have_taken_over(drill: Dr
     away = [{"at_s": 0.006, "do": "redis_away"}, {"at_s": 86_000, "do": "redis_back"}]
     outcome = drill.run(made(faults=[fault("dispatch.after_effect", "pause")], events=away))
     assert when(outcome, "ToolOutcomeMarkedUnknown") > 86_000
-    alone = made(fleet={"planner": 1}, faults=[fault("planner.after_model", "pause")])
-    assert 1000 < drill.run(alone).seconds < 1300
 
 
 def test_a_pulse_s_words_pass_the_guards_and_rights_of_a_worker(
@@ -199,7 +197,7 @@ def test_a_pulse_s_words_pass_the_guards_and_rights_of_a_worker(
 ) -> None:
     later = "UPDATE fencepost.outbox SET due_at = due_at + interval '5 min' WHERE worker = %(token)s"
     monkeypatch.setattr(fleet, "MAKE_DUE", later)
-    with pytest.raises(psycopg.Error, match="is refused"):
+    with pytest.raises(psycopg.Error, match="due_at only falls"):
         drill.run(made(faults=[fault("dispatch.after_effect", "crash")]))
     assert drill.run(made()).ok
 
@@ -216,7 +214,13 @@ def test_of_a_history_that_was_given_up_nothing_goes_on(
 
     monkeypatch.setattr(Services, "answer", slow)
     monkeypatch.setattr(history, "ABANDON_S", 0.1)
-    given_up = threading.Thread(target=lambda: (started.wait(20), signal.raise_signal(signal.SIGALRM)))
+    main = threading.get_ident()
+
+    def give_up() -> None:
+        started.wait(20)
+        signal.pthread_kill(main, signal.SIGALRM)
+
+    given_up = threading.Thread(target=give_up)
     before = signal.signal(signal.SIGALRM, _interrupt)
     try:
         given_up.start()

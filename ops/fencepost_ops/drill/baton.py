@@ -61,6 +61,13 @@ class Execution:
             self._doomed = True
             self.go_on()
 
+    def abandon(self, within_s: float) -> None:
+        """Whoever drove it has gone: have it unwind at its next point, and wait so long for that."""
+        self._doomed = True
+        self._go.release()
+        if self._thread.ident is not None:
+            self._thread.join(within_s)
+
     def _run(self) -> None:
         self._go.acquire()
         self._local.execution = self

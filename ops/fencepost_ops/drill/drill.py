@@ -118,14 +118,9 @@ def _limited(app: App, limits: Limits) -> App:
 @contextmanager
 def _quiet() -> Iterator[None]:
     """What the fleet logs of injected faults is no news."""
-    logger = logging.getLogger("fencepost")
-    others = [logger, logging.getLogger("fencepost_workers"), logging.getLogger("fencepost_relay")]
-    before = [one.disabled for one in others]
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         yield
     finally:
         logging.disable(level)
-        for one, disabled in zip(others, before, strict=True):
-            one.disabled = disabled

@@ -18,7 +18,7 @@ from fencepost.app import App
 from fencepost.errors import FaultInjected, FencepostError, UsageError
 from fencepost.settings import Settings
 from fencepost.states import Queue
-from fencepost_ops.drill.baton import Execution
+from fencepost_ops.drill.baton import Execution, Killed
 from fencepost_ops.drill.fleet import SimulatedFleet
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.outcome import Left, Struck
@@ -36,6 +36,7 @@ STEPS: Final = 3000  # a history that takes more has no end
 HORIZON_S: Final = 7200.0  # nor does one that lasts so long after its last event
 TICK: Final = timedelta(milliseconds=1)  # what a step takes
 ALONE: Final = timedelta(minutes=20)  # whom nobody takes over from in so long was the only one of its role
+ABANDON_S: Final = 5.0  # real seconds for a step that runs while its history is given up
 THOROUGH: Final = timedelta(seconds=1.1)  # a relay finds what lies below its floor once a second
 
 _MOVE: Final = """
@@ -91,6 +92,7 @@ class History:
         self.fleet = SimulatedFleet(ledger, world, takeovers)
         self._chance = self.strikes.chance
         self._held: list[Step] = []
+        self._running: Step | None = None
         wanted: list[Asked | Event] = [*protocol.runs, *protocol.events]
         self._due = sorted(((one.at_s, n, one) for n, one in enumerate(wanted)), key=lambda due: due[:2])
         self._looked: datetime | None = None
@@ -114,11 +116,19 @@ class History:
                     self.settled = True
                     break
         finally:
-            for step in list(self._held):
-                step.host.dead = True
-                step.execution.end()
-            self._ledger.checkpoint = None
-            self.fleet.close()
+            self._end()
+
+    def _end(self) -> None:
+        """Nothing of this history goes on, whatever has ended it: a step may be running at this moment."""
+        for host in (*self.fleet.workers, *self.fleet.relays, *(step.host for step in self._held)):
+            host.dead = True
+        if self._running is not None:
+            self._running.host.dead = True
+            self._running.execution.abandon(ABANDON_S)
+        for step in self._held:
+            step.execution.end()
+        self._ledger.checkpoint = _nobody
+        self.fleet.close()
 
     def _once(self) -> bool:
         ways = [self._happen, self._wake, self._deliver, self._publish]
@@ -152,8 +162,11 @@ class History:
             self._redis.wipe()
         elif event.do in ("redis_away", "redis_back"):
             self._redis.away = event.do == "redis_away"
+            for step in self._held:  # while nobody can take over, nobody waits for it
+                step.since = step.since and self.clock.now
         elif event.do == "jump_clock":
             self._ledger.jump(event.seconds or 0.0)
+            self.clock.ahead += timedelta(seconds=event.seconds or 0.0)
         elif event.do in ("double_messages", "lose_messages", "turn_messages"):
             for name, queue in queues.items():
                 changed = {"double_messages": queue * 2, "lose_messages": [], "turn_messages": queue[::-1]}
@@ -181,7 +194,7 @@ class History:
     def _ready(self, step: Step) -> bool:
         if step.yields or step.wakes is not None:
             return step.yields or (step.wakes or START) <= self.clock.now
-        if step.since is not None and step.since + ALONE <= self.clock.now:
+        if step.since is not None and step.since + ALONE <= self.clock.now and not self._redis.away:
             return True
         return any(self._fence(subject) > fence for subject, fence in step.fences.items())
 
@@ -279,7 +292,9 @@ class History:
         self._tick()
         step.yields, step.wakes, step.fences, step.since = False, None, {}, None
         self.taken += 1
+        self._running = step
         step.execution.go_on()
+        self._running = None
         if step.execution.ended:
             self._ended(step)
         else:
@@ -287,7 +302,7 @@ class History:
 
     def _hold(self, step: Step) -> None:
         self._held.append(step)
-        if any(fault.at in INSIDE for fault in step.faults):
+        if any(fault.at in INSIDE for fault, _ in step.faults):
             self._ledger.break_session(step.execution)
         if step.wakes is None and not step.yields:
             step.fences = {subject: self._fence(subject) for _, subject, _ in step.messages}
@@ -309,11 +324,11 @@ class History:
 
     def _write_down(self, step: Step) -> None:
         faults, step.faults = step.faults, []
-        for fault in faults:
-            self.struck.append(Struck(fault, self.clock.seconds, step.host.name, self._left(step)))
+        for fault, about in faults:
+            subject = about or (step.messages[0][1] if step.messages else None)
+            self.struck.append(Struck(fault, self.clock.seconds, step.host.name, self._left(subject)))
 
-    def _left(self, step: Step) -> Left:
-        subject = step.messages[0][1] if step.messages else None
+    def _left(self, subject: UUID | None) -> Left:
         row = self._ledger.owner.execute(_LEFT, {"id": subject}).fetchone() if subject else None
         if row is None:
             return Left()
@@ -321,9 +336,15 @@ class History:
         return left if due is None or due.year > 9000 else replace(left, due_s=(due - START).total_seconds())
 
 
+def _nobody() -> None:
+    """No history is under way: a step that is left of one ends where it would touch the ledger."""
+    if Execution.here() is not None:
+        raise Killed
+
+
 @lru_cache
 def _settings(takeovers: int) -> Settings:
-    return Settings(
+    return Settings.model_construct(  # whoever runs a drill may have settings of a fleet's in the environment
         dsn="postgresql://drill",
         redis_url="redis://drill",
         app="drill:app",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import Any, Final
 
 from fencepost.app import App
@@ -15,12 +14,10 @@ from fencepost.ledger.connect import Connection
 from fencepost.projection import ReplayError, projection_hash, replay
 from fencepost_ops.check import terms
 from fencepost_ops.checker import BookEffect, BookRequest, check
-from fencepost_ops.checker.verdict import TOLERANCE
 from fencepost_ops.drill.because import Booked, Key, Noted, command, followed, told, why_one
 from fencepost_ops.drill.history import History
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.outcome import CallEnd, Outcome, Owed, RunEnd, Struck
-from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.services import Services
 from fencepost_ops.drill.virtual import START
 
@@ -65,9 +62,7 @@ def judged(ledger: DrillLedger, history: History, app: App, services: Services) 
     """Everything that came of a history that is over."""
     known = terms(app)
     with ledger.sessions["reader"].reading() as connection:
-        report = check(
-            connection, services, settled=history.settled, terms=known, tolerance=_apart(history.protocol)
-        )
+        report = check(connection, services, settled=history.settled, terms=known)
     listed = ledger.owner.execute(_EVENTS).fetchall()
     events = _noted(listed, history.fleet.names)
     read = [_Read(row[0], row[1], CallEnd(*row[2:])) for row in ledger.owner.execute(_CALLS).fetchall()]
@@ -193,8 +188,3 @@ def _timeline(
         lines.append((one.at_s, 10_000 + number, f"*** {one.fault.named} · {one.process}"))
     for seconds, _, text in sorted(lines):
         yield f"{seconds:9.3f}  {text}"
-
-
-def _apart(protocol: Protocol) -> timedelta:
-    """How far the services' clock and the ledger's may be apart: as far as the protocol moves the latter."""
-    return TOLERANCE + timedelta(seconds=sum(abs(event.seconds or 0.0) for event in protocol.events))

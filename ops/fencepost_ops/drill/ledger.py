@@ -11,7 +11,6 @@ import psycopg
 from fencepost.ledger.connect import Connection, Pool, kept_session, translate
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.drill.baton import Execution
-from fencepost_ops.drill.virtual import VirtualClock
 from fencepost_ops.postgres import LocalPostgres
 
 _STILL: Final = """
@@ -92,7 +91,7 @@ class Sessions(Pool):
 
 
 class DrillLedger:
-    """The drill's database, as its owner. `move` is the only thing that moves its clock."""
+    """The drill's database, as its owner, and the sessions of those who log in."""
 
     def __init__(self, server: LocalPostgres, name: str) -> None:
         self.database: LedgerDatabase = prepare_database(
@@ -100,7 +99,8 @@ class DrillLedger:
         )
         self.owner = psycopg.connect(self.database.owner, autocommit=True)
         self.owner.execute(_STILL)
-        self.owner.execute("SET session_replication_role = replica")  # no guard: to empty what only grows
+        self._eraser = psycopg.connect(self.database.owner, autocommit=True)
+        self._eraser.execute("SET session_replication_role = replica")  # no guard: to empty what only grows
         self.sessions = {
             role: Sessions(dsn, self._passed) for role, dsn in self.database.dsns.items() if role != "relay"
         }
@@ -117,9 +117,9 @@ class DrillLedger:
         """Forget all histories; the clock stands at the beginning."""
         self._emptied += 1
         if self._emptied % _EMPTIED_ANEW == 0:
-            self.owner.execute(f"TRUNCATE {', '.join('fencepost.' + table for table in _TABLES)}")
+            self._eraser.execute(f"TRUNCATE {', '.join('fencepost.' + table for table in _TABLES)}")
         else:
-            self.owner.execute(_EMPTY)
+            self._eraser.execute(_EMPTY)
         self.owner.execute("UPDATE fencepost.clock SET at = '2030-01-01 00:00:00+00', ahead = interval '0'")
         while self.once_empty:
             self.owner.execute(self.once_empty[0])
@@ -131,10 +131,6 @@ class DrillLedger:
     def refused(self) -> list[str]:
         """What Postgres has refused to anybody in this history."""
         return [message for sessions in self.sessions.values() for message in sessions.refused]
-
-    def move(self, clock: VirtualClock) -> None:
-        """Have the ledger's clock say what this one says."""
-        self.owner.execute("UPDATE fencepost.clock SET at = %s", [clock.now])
 
     def jump(self, seconds: float) -> None:
         """Set the ledger's clock ahead of everybody's, or back."""
@@ -150,4 +146,5 @@ class DrillLedger:
         """Let go of it."""
         for sessions in self.sessions.values():
             sessions.close()
+        self._eraser.close()
         self.owner.close()

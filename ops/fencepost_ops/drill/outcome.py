@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fencepost_ops.checker import Report
+from fencepost_ops.checker.chain import FIRST
 from fencepost_ops.drill.because import held_by
 from fencepost_ops.drill.protocol import Fault, Prediction, Protocol
 
@@ -127,8 +128,8 @@ class RunEnd:
 
     @property
     def unlike(self) -> str | None:
-        """What is wrong if replay does not give the recorded projection; None where it does."""
-        if self.replayed is None or self.replayed == self.projection:
+        """What is wrong if replay does not give the recorded projection; else None, or if nothing is."""
+        if self.replayed is None or self.replayed == self.projection or self.head == FIRST:
             return None
         return f"projection {self.projection}, after replay {self.replayed}"
 

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
@@ -100,6 +100,10 @@ class Host:
         self.name = f"{role}/{number}"
         self.token = token()
         self.dead = False
+        self.ahead = timedelta(0)
+        """How far the ledger's clock was ahead when this process was last answered by it."""
+        self.about: UUID | None = None
+        """The call of the request it sends, or has sent last."""
         self.silent = False
         """Whether its pulse stamps no more."""
         self.network: Network | None = None
@@ -159,6 +163,21 @@ class _Leases:
             self._redis.release(holds)
 
 
+class _Ledger(Ledger):
+    """The write path, after each use of which its process knows how the ledger's clock stands."""
+
+    def __init__(self, host: Host, world: World, limit: int) -> None:
+        ttl = timedelta(seconds=world.settings.worker_ttl_s)
+        super().__init__(world.sessions, known(world.app, limit), worker_ttl=ttl)
+        self._host = host
+        self._clock = world.clock
+
+    def apply(self, commands: Sequence[Command]) -> list[Answer]:
+        answers = super().apply(commands)
+        self._host.ahead = self._clock.ahead
+        return answers
+
+
 class _Committer:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -195,6 +214,7 @@ class _Engine:
         kind: Kind = "effect",
     ) -> Sent:
         self._host.check()
+        self._host.about = UUID(correlation["call"]) if "call" in correlation else None
         service = self._world.services.of(stored.target)
         if service is None:
             async with HttpEngine() as real:
@@ -209,7 +229,9 @@ class _Engine:
             return NotSent("worker_error", f"nothing was sent: {error}")
         if boottime() >= until:
             return NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
-        return self._sent(_wire(service, stored, key, correlation, headers, kind), until)
+        now = self._world.clock.now
+        wire = _wire(service, stored, key, correlation, headers, kind)
+        return self._sent(replace(wire, sent=(now + self._host.ahead, now)), until)
 
     def _sent(self, wire: Wire, until: float) -> Sent:
         network, self._host.network = self._host.network, None
@@ -281,9 +303,7 @@ class Worker(Host):
         self.pulse = _Pulse(self)
         self.leases = _Leases(self, world.redis)
         self.engine = _Engine(self, world)
-        self.ledger = Ledger(
-            self.pool, known(world.app, limit), worker_ttl=timedelta(seconds=self.settings.worker_ttl_s)
-        )
+        self.ledger = _Ledger(self, world, limit)
         self.committer = _Committer(self.ledger)
         self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
         self.wait = world.wait

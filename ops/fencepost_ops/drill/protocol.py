@@ -26,7 +26,7 @@ LOSES = {
     "reconcile.before_lookup": "the question never arrives, and whoever asked cannot know",
     "dispatch.response_lost": "the answer never comes back",
     "ledger.in_transaction": "the transaction is committed, and the answer to COMMIT is lost",
-    "relay.after_publish": "the broker loses the messages that were just published",
+    "relay.after_publish": "the broker loses every message it holds, those just published among them",
 }
 """What `lost` means, by point; elsewhere there is nothing to lose."""
 
@@ -189,6 +189,13 @@ class Protocol(_Strict):
     )
     persons: bool = Field(False, description="people answer what waits for them, by the services' own books")
     expect: Expect = Expect()
+
+    @model_validator(mode="after")
+    def _one_fault_each(self) -> Protocol:
+        places = [(fault.at, fault.nth) for fault in self.faults]
+        if twice := next((place for place in places if places.count(place) > 1), None):
+            raise ValueError(f"two faults strike passage {twice[1]} of {twice[0]}; one passage bears one")
+        return self
 
     def to_text(self) -> str:
         """As a file: only what is not usual, in a fixed order."""

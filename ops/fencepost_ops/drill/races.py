@@ -175,7 +175,7 @@ class _Round:
         self._clock = VirtualClock(seed)
         self._redis = RacingRedis(self.chance)
         self._services = RacingServices(self._clock, self.chance)
-        self._settings = Settings(
+        self._settings = Settings.model_construct(
             dsn="postgresql://races", redis_url="redis://races", app="races:app", republish_s=4,
             worker_ttl_s=30, planner_cap_s=10, planner_grace_s=2, takeover_limit=20,
         )  # fmt: skip

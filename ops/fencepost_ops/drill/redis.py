@@ -1,7 +1,7 @@
 """What stands in for Redis in a drill: leases and queues in virtual time, wiped and doubled at will.
 
-The fleet must survive whatever this does (R1, R6); `tests/integration/test_leases_port.py` holds its leases to
-the same conformance suite as the real ones.
+The fleet must survive whatever this does (R1, R6); its leases are held to the
+same conformance suite as the real ones (`tests/integration/test_leases_port.py`).
 """
 
 from __future__ import annotations

@@ -62,6 +62,8 @@ class Wire:
     """The whole address."""
     kind: str = "effect"
     """Or `lookup`: a question."""
+    sent: tuple[datetime, datetime] | None = None
+    """When it was sent, as its attempt counts the ledger's time, and by the clock nobody sets."""
 
     @property
     def key(self) -> str | None:
@@ -74,7 +76,8 @@ class _Kept:
     effects: list[BookEffect] = field(default_factory=list)
     requests: list[BookRequest] = field(default_factory=list)
     settings: dict[str, tuple[bytes, str]] = field(default_factory=dict)
-    offset: set[str] = field(default_factory=set)
+    made: list[datetime] = field(default_factory=list)
+    """When each effect happened, by the clock nobody sets."""
 
 
 class Services:
@@ -131,7 +134,7 @@ class Services:
                 wire.service,
                 str(len(kept.requests) + 1),
                 wire.key,
-                self._clock.now,
+                self._counted(wire),
                 None,
                 origin(dict(wire.headers)),
             )
@@ -148,9 +151,9 @@ class Services:
             return _json(manners.refuses[len(kept.requests) - 1], {"error": "refused"})
         dedupes = manners.dedupes_for is not None and wire.method != "PUT"
         first = self._first(kept, wire.key) if dedupes else None
-        if first is not None and first.at + (manners.dedupes_for or timedelta(0)) > self._clock.now:
-            other = first.digest != _digest(wire.body)
-            return _json(422, {"error": "key reused"}) if other else _json(200, {"id": first.receipt})
+        if first is not None and first[1] + (manners.dedupes_for or timedelta(0)) > self._clock.now:
+            other = first[0].digest != _digest(wire.body)
+            return _json(422, {"error": "key reused"}) if other else _json(200, {"id": first[0].receipt})
         if wire.method == "PUT":
             same = kept.settings.get(wire.path)
             if same is not None and same[0] == wire.body:
@@ -161,20 +164,35 @@ class Services:
             receipt,
             wire.key,
             _digest(wire.body),
-            self._clock.now,
+            max(self._counted(wire), self._clock.now + self._clock.ahead),
             origin(dict(wire.headers)),
         )
         kept.effects.append(made)
+        kept.made.append(self._clock.now)
         kept.settings[wire.path] = (wire.body, receipt)
         return _json(201, {"id": receipt})
 
-    def _first(self, kept: _Kept, key: str | None) -> BookEffect | None:
-        return next((one for one in kept.effects if key is not None and one.key == key), None)
+    def _counted(self, wire: Wire) -> datetime:
+        """The ledger's time, counted on since its attempt began: whoever moves that clock moves no deadline.
+
+        An effect is booked as late as the ledger's clock says as well: what the ledger, set ahead, believes
+        to be over has then happened later than its contract says, and not before it was asked for.
+        """
+        if wire.sent is None:
+            return self._clock.now + self._clock.ahead
+        counted, then = wire.sent
+        return counted + (self._clock.now - then)
+
+    def _first(self, kept: _Kept, key: str | None) -> tuple[BookEffect, datetime] | None:
+        pairs = zip(kept.effects, kept.made, strict=True)
+        return next((pair for pair in pairs if key is not None and pair[0].key == key), None)
 
     def _lookup(self, wire: Wire) -> Response:
         _, _, key = wire.path.rpartition("/")
         seen_by = self._clock.now - self._manners[wire.service].lag
-        found = [one for one in self._kept[wire.service].effects if one.key == key and one.at <= seen_by]
+        kept = self._kept[wire.service]
+        pairs = zip(kept.effects, kept.made, strict=True)
+        found = [one for one, made in pairs if one.key == key and made <= seen_by]
         return _json(200, {"id": found[0].receipt}) if found else _json(404, {"error": "no such key"})
 
     # The books.

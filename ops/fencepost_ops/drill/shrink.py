@@ -61,13 +61,18 @@ def candidates(protocol: Protocol) -> Iterator[Protocol]:
     ):
         for changed in change(protocol):
             candidate = protocol.model_copy(update=changed)
-            if candidate != protocol and not _stays_away(candidate):
+            if candidate != protocol and not _stays_away(candidate) and not _twice(candidate):
                 yield candidate
 
 
 def size(protocol: Protocol) -> tuple[int, int, int]:
     """How long it is: runs, faults, events."""
     return len(protocol.runs), len(protocol.faults), len(protocol.events)
+
+
+def _twice(protocol: Protocol) -> bool:
+    """Whether two faults strike one passage, which no file may say."""
+    return len({(fault.at, fault.nth) for fault in protocol.faults}) < len(protocol.faults)
 
 
 def _stays_away(protocol: Protocol) -> bool:

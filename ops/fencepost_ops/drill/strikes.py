@@ -23,6 +23,16 @@ from fencepost_workers.role import Message
 
 INSIDE: Final = frozenset({"ledger.in_transaction", "enqueue.before_commit"})
 """Points within a transaction: who stands still there loses its session, as it does in Postgres (R8)."""
+SENDING: Final = frozenset(
+    {
+        "dispatch.before_wire",
+        "dispatch.response_lost",
+        "dispatch.after_effect",
+        "dispatch.after_record",
+        "reconcile.after_lookup",
+    }
+)
+"""Points that the process passes for the request it has sent last, or is about to send."""
 OVERTAKEN: Final = 0.5  # how often a process is held where it may be
 
 
@@ -33,8 +43,8 @@ class Step:
     host: Host
     execution: Execution
     messages: tuple[Message, ...] = ()
-    faults: list[Fault] = field(default_factory=list)
-    """Those that struck it and are not written down yet."""
+    faults: list[tuple[Fault, UUID | None]] = field(default_factory=list)
+    """Those that struck it and are not written down yet, and the call whose request it was about."""
     wakes: datetime | None = None
     fences: dict[UUID, int] = field(default_factory=dict)
     """Of its subjects when it was held: once one is higher, somebody has taken over."""
@@ -69,7 +79,8 @@ class Strikes:
         fault = self._armed.pop((point, self.passages[point]), None)
         if fault is not None:
             self.before = self.before or dict(self.passages)
-            step.faults.append(fault)
+            about = step.host.about if point in SENDING else None
+            step.faults.append((fault, about))
             self._strike(step, fault)
         elif point not in INSIDE:
             self._overtake(step, point)
@@ -90,7 +101,9 @@ class Strikes:
 
     def _here(self) -> Step | None:
         here = Execution.here()
-        return self.steps.get(here) if here is not None else None
+        if here is not None and here not in self.steps:
+            raise Killed  # it is left of a history that was given up
+        return self.steps[here] if here is not None else None
 
     def _overtake(self, step: Step, point: str) -> None:
         if self.chance is not None and self.chance.random() < OVERTAKEN:

@@ -17,6 +17,8 @@ class VirtualClock:
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
         self.passed = timedelta(0)
+        self.ahead = timedelta(0)
+        """How far the ledger's clock is ahead of everybody's, since a protocol moved it."""
 
     @property
     def now(self) -> datetime:
