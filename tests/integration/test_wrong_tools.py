@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencepost_ops.drill.protocol import WIRES
 from fencepost_ops.drill.users.engine import UserDrill
 from fencepost_ops.drill.users.result import Result
 from fencepost_ops.examples import wrong_tools as tools
@@ -56,6 +57,12 @@ def test_a_lookup_that_says_absent_too_early_is_found(fencepost_drill: UserDrill
     assert "two effects for one intent" in said
     assert "the lookup said absent 0.10" in said
     assert "Lookup(lag=..., horizon=...)" in said
+
+
+def test_a_lookup_that_takes_a_gateways_error_for_absence_is_found(fencepost_drill: UserDrill) -> None:
+    said = failure(sweep_http(fencepost_drill, "wrong.absent", tools.Till(fencepost_drill.now)))
+    assert "two effects for one intent" in said
+    assert "a gateway's 502 in answer to the lookup was taken for the service's own: lookup_parse=" in said
 
 
 def test_a_refusal_after_which_it_did_happen_is_found(fencepost_drill: UserDrill) -> None:
@@ -123,6 +130,11 @@ def test_a_right_http_tool_has_one_effect_in_every_history(fencepost_drill: User
     result = sweep_http(fencepost_drill, tool, till, only=only)
     result.assert_one_effect().assert_never_twice()
     assert len([one for one in result.outcomes if one.struck]) > 8
+    asked = [one.fault for out in result.outcomes for one in out.struck if one.fault.at == WIRES[1]]
+    befell = {(one.do, one.answers) for one in asked}
+    page = {("lost", 502), ("lost", 504), ("lost", 200), ("lost", None), ("delay", None)}
+    assert befell == (page if tool == "right.lookup" else set())
+    assert not [one.never for one in result.outcomes if one.never], "each struck"
     assert json.loads(json.dumps(result.to_json()))["ok"]
     assert ENV["TILL_TOKEN"] not in json.dumps(result.to_json())
 

@@ -14,12 +14,14 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from fencepost import (
+    Absent,
     App,
     Attempt,
     Contract,
     Dedupes,
     Effect,
     FirstFailure,
+    Found,
     Lookup,
     NotApplied,
     Request,
@@ -201,6 +203,24 @@ def charge_and_look_at_once(args: Order) -> Request:
 @charge_and_look_at_once.lookup
 def _find_at_once(_args: Order, key: str) -> Request:
     return Request.get(f"/by-key/{key}")
+
+
+@till.http("wrong.absent", effect=Effect.IRREVERSIBLE, returns=Receipt, intent=_order, contract=STRONG)
+def charge_unless_found(args: Order) -> Request:
+    """Its lookup takes all answers but a 200 for proof that there is no charge, a gateway's as well."""
+    return Request.post("/charges", json={"reference": args.order, "amount": args.amount})
+
+
+@charge_unless_found.lookup
+def _find_it(_args: Order, key: str) -> Request:
+    return Request.get(f"/by-key/{key}")
+
+
+@charge_unless_found.lookup_parse
+def _found_or_not(response: Response, _args: Order) -> Found | Absent:
+    if response.status != 200:
+        return Absent()
+    return Found(receipt=response.json()["id"], result=Receipt(**response.json()))
 
 
 @till.http(

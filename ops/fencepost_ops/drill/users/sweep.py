@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from fencepost.app import App
 from fencepost.errors import UsageError
-from fencepost_ops.drill.protocol import Protocol
+from fencepost_ops.drill.protocol import WIRES, Protocol
 from fencepost_ops.drill.users import application, plan, probe
 from fencepost_ops.drill.users.judge import Finding, findings
 from fencepost_ops.drill.users.played import Played
@@ -47,13 +48,18 @@ class Sweep:
             return
         self._usual(quiet)
         passages = quiet.outcome.passages
-        planned = [*plan.invited(self._case, passages), *map(self._case.struck, plan.singles(passages, only))]
+        planned = deque(plan.invited(self._case, passages))
+        planned += map(self._case.struck, plan.singles(passages, only))
         firsts: list[Played] = []
-        for number, protocol in enumerate(planned):
-            if self._enough(len(planned) - number):
+        asked = 0
+        while planned:
+            if self._enough(len(planned)):
                 return
-            played = self._play(protocol)
+            played = self._play(planned.popleft())
             faults = played.protocol.faults
+            if plan.asks(played.protocol, played.outcome.passages):
+                asked = max(asked, played.outcome.passages[WIRES[1]])
+                planned.extendleft(reversed([*plan.questions(self._case, played.protocol, asked)]))
             if len(faults) == 1 and plan.paired(faults[0].at) and faults[0].do != "error":
                 firsts.append(played)
         if pairs:
