@@ -253,6 +253,7 @@ def _struck(
     strikes = Strikes(fleet, takeovers, folder, screen.note)
     stack.callback(strikes.calm)
     Storm(plan, trial, strikes, screen).run()
+    takeovers.look()
     screen.say("checking the ledger against the services' own books")
     found = isinstance(fleet, FoundFleet)
     tolerance = timedelta(seconds=1 + plan.furthest_s)  # the services' clock stays behind while ours jumps
@@ -275,10 +276,13 @@ def _struck(
         fenced_writes=None,
         injected=strikes.injected,
         armed=strikes.armed,
+        in_hand=dict(strikes.in_hand),
         fired=tuple(strikes.fired),
         waits=tuple(trial.waits),
         takeovers=takeovers.seconds(),
         in_calm=takeovers.seconds(calm=True),
+        never_claimed=takeovers.never,
+        ended_unclaimed=takeovers.ended,
         seconds=screen.elapsed,
     )
 

@@ -32,7 +32,9 @@ class ChaosResult:
     it is chance: half of the `armed` must fire.
 
     `waits` are seconds from enqueueing to the end, run by run; `takeovers` from a strike to the next claim of
-    each thing its victim held, by fault, and `in_calm` those of them beside no outage or foul weather.
+    each thing its victim held, by fault, and `in_calm` those of them beside no outage or foul weather. Of
+    what victims held `never_claimed` still waits, and `ended_unclaimed` had its run or call end first.
+    `in_hand` counts the strikes at a process that held work.
     """
 
     plan: ChaosPlan
@@ -46,10 +48,13 @@ class ChaosResult:
     fenced_writes: int | None
     injected: Mapping[str, int]
     armed: int
+    in_hand: Mapping[str, int]
     fired: tuple[str, ...]
     waits: tuple[float, ...]
     takeovers: Mapping[str, list[float]]
     in_calm: Mapping[str, list[float]]
+    never_claimed: int
+    ended_unclaimed: int
     seconds: float
 
     @property
@@ -76,6 +81,8 @@ class ChaosResult:
             done = self.armed if fault == "fault-point" else self.injected.get(fault, 0)
             if done < planned:
                 yield f"{fault} could be injected {done} times of {planned}"
+        if self.never_claimed:
+            yield f"{self.never_claimed} things that a struck process held were never claimed again"
         if len(self.fired) < self.armed // 2:
             yield f"only {len(self.fired)} of {self.armed} fault points that were armed have fired"
 
@@ -93,6 +100,7 @@ class ChaosResult:
             "faults": list(self.plan.faults),
             "planned": self.plan.counts,
             "injected": {fault: self.injected.get(fault, 0) for fault in self.plan.faults},
+            "injected_with_work": self.with_work,
             "fault_points_armed": self.armed,
             "fault_points_fired": list(self.fired),
             "service_faults": dict(self.outcome.faults),
@@ -119,10 +127,17 @@ class ChaosResult:
             "settle_seconds": spread(self.waits),
             "recovery_seconds": self._recovery(self.takeovers),
             "recovery_seconds_in_calm": self._recovery(self.in_calm),
+            "never_claimed": self.never_claimed,
+            "ended_unclaimed": self.ended_unclaimed,
             "invariants": said["invariants"],
             "invariants_of_all": None if self.others is None else self.others.to_json()["invariants"],
             "waiting": said["waiting"],
         }
+
+    @property
+    def with_work(self) -> dict[str, int]:
+        """Of the strikes at a process, by fault, how many were at one that held work."""
+        return {fault: self.in_hand.get(fault, 0) for fault in RECOVERED if fault in self.plan.faults}
 
     def _recovery(self, found: Mapping[str, list[float]]) -> dict[str, Any]:
         return {fault: spread(found.get(fault, [])) for fault in RECOVERED if fault in self.plan.faults}
@@ -135,6 +150,7 @@ class ChaosResult:
         found = [
             ("seed", f"{self.plan.seed}; {self.plan.seconds:g} s of strikes, {self.seconds:.0f} s in all"),
             ("faults injected", _counted(self.injected)),
+            ("with work in hand", _counted(self.with_work)),
             ("fault points fired", f"{len(self.fired)} of {self.armed} armed"),
             ("services failed", _counted(self.outcome.faults)),
             ("runs", f"{figures.runs}: {figures.completed} completed, {figures.stopped} stopped"),
@@ -151,6 +167,7 @@ class ChaosResult:
             if fault in self.plan.faults:
                 found.append((f"recovery after {name}", told(self.takeovers.get(fault, []))))
                 found.append(("  beside no outage", told(self.in_calm.get(fault, []))))
+        found.append(("never claimed", f"{self.never_claimed}; {self.ended_unclaimed} had ended by then"))
         return found
 
     def to_markdown(self) -> str:

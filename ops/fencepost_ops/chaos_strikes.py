@@ -42,11 +42,11 @@ COMPANY_WITHIN_S: Final = (
 )
 PAUSED_S: Final = 4.0  # how long a process sleeps that was paused by a fault point: longer than its takeover
 
-_BUSY: Final = """
+BUSY: Final = """
 SELECT w.pid FROM fencepost.outbox o JOIN fencepost.workers w ON w.token = o.worker
 WHERE w.role = %s AND w.ended_at IS NULL GROUP BY w.pid ORDER BY count(*) DESC, w.pid
 """
-_AT_WORK: Final = "SELECT pid FROM fencepost.workers WHERE role = %s AND ended_at IS NULL"
+AT_WORK: Final = "SELECT pid FROM fencepost.workers WHERE role = %s AND ended_at IS NULL"
 
 
 class Struck(Protocol):
@@ -82,7 +82,11 @@ class _Passing:
 
 @dataclass(slots=True)
 class Strikes:
-    """Strikes a fleet; `look` ends what has lasted long enough, `say` is told of everything."""
+    """Strikes a fleet; `look` ends what has lasted long enough, `say` is told of everything.
+
+    `done` counts the strikes of each fault, `armed` the fault points, `in_hand` the strikes at a process that
+    held work at that moment.
+    """
 
     fleet: Struck
     takeovers: Takeovers
@@ -90,6 +94,7 @@ class Strikes:
     say: Callable[[str], object]
     done: Counter[str] = field(default_factory=Counter)
     armed: int = 0
+    in_hand: Counter[str] = field(default_factory=Counter)
     paused: int = 0
     _passing: list[_Passing] = field(default_factory=list)
     _most: dict[str, int] = field(default_factory=dict)  # processes of a role that were there at once
@@ -171,6 +176,7 @@ class Strikes:
                 self._passing.remove(passing)
                 wake(pids)
             return False
+        self.in_hand[fault] += bool(held)
         place = self.takeovers.struck(fault, held)
         if passing is not None:
             passing.undo = lambda: self.takeovers.woken(place)
@@ -185,7 +191,7 @@ class Strikes:
         awake = {pid: name for name, pid in alive.items() if pid not in sleeping}
         if waited_s < COMPANY_WITHIN_S and self._alone(role, len(alive), awake):
             return None
-        busy = [pid for (pid,) in self.takeovers.reader.execute(_BUSY, [role]) if pid in awake]
+        busy = [pid for (pid,) in self.takeovers.reader.execute(BUSY, [role]) if pid in awake]
         if busy:
             return awake[busy[0]], busy[0]
         if waited_s < PATIENCE_S and role != "relay":
@@ -197,7 +203,7 @@ class Strikes:
         self._most[role] = most = max(alive, self._most.get(role, 0))
         if most == 1 or role == "relay":
             return False
-        at_work = {pid for (pid,) in self.takeovers.reader.execute(_AT_WORK, [role])}
+        at_work = {pid for (pid,) in self.takeovers.reader.execute(AT_WORK, [role])}
         return len(at_work & awake.keys()) < 2
 
     def _arm(self, one: Arm) -> bool:

@@ -15,29 +15,34 @@ from uuid import UUID
 
 from fencepost_ops.trial import Reader
 
-_HELD: Final = """
-SELECT r.id, CASE WHEN o.kind = 'call' THEN o.subject END, o.fence, r.seq
+HELD: Final = """
+SELECT r.id, CASE WHEN o.kind = 'call' THEN o.subject END, o.fence, r.seq, r.tenant
 FROM fencepost.outbox o
 JOIN fencepost.workers w ON w.token = o.worker
 JOIN fencepost.runs r ON r.tenant = o.tenant AND r.id = o.run
 WHERE w.pid = %s AND w.ended_at IS NULL
 """
-# How long ago it was claimed above the held fence, and whether its holder recorded something after all.
+# How long ago it was claimed above the held fence, whether its holder recorded something after all, and
+# whether nothing is left to be claimed: the outbox row of a run or call is there until that has ended.
 _SINCE: Final = """
 SELECT h.place, extract(epoch FROM (SELECT fencepost.now()) - min(e.recorded_at) FILTER (
            WHERE e.type = 'LeaseAcquired' AND e.fence > h.fence))::float8,
-       coalesce(bool_or(e.fence = h.fence AND e.type <> 'EvidenceFiled'), false)
-FROM unnest(%s::int[], %s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[]) AS h (place, run, call, fence, seq)
-JOIN fencepost.events e ON e.run = h.run AND e.seq > h.seq AND e.call IS NOT DISTINCT FROM h.call
-GROUP BY h.place
+       coalesce(bool_or(e.fence = h.fence AND e.type <> 'EvidenceFiled'), false),
+       NOT EXISTS (SELECT FROM fencepost.outbox o
+                   WHERE o.tenant = h.tenant AND o.subject = coalesce(h.call, h.run))
+FROM unnest(%s::int[], %s::uuid[], %s::uuid[], %s::bigint[], %s::bigint[], %s::text[])
+    AS h (place, run, call, fence, seq, tenant)
+LEFT JOIN fencepost.events e
+    ON e.tenant = h.tenant AND e.run = h.run AND e.seq > h.seq AND e.call IS NOT DISTINCT FROM h.call
+GROUP BY h.place, h.tenant, h.run, h.call
 """
-FORGOTTEN_S: Final = 60.0
-"""What nobody has claimed by then has ended in another way: its run's deadline was reached, for instance."""
+NEVER_S: Final = 60.0
+"""What was struck so long before the end and is not claimed then counts as never claimed."""
 BESIDE_S: Final = 1.0
 """For so long after an outage takeovers are still said to have been beside one."""
 
-Held = tuple[UUID, UUID | None, int, int]
-"""A run, one of its calls (None: the run itself), the fence held, and how long the run's history was."""
+Held = tuple[UUID, UUID | None, int, int, str]
+"""A run, one of its calls (None: the run itself), the fence held, the run's last event then, the tenant."""
 
 
 @dataclass(slots=True)
@@ -59,19 +64,24 @@ class Takeover:
 
 @dataclass(slots=True)
 class Takeovers:
-    """Follows what struck processes held; `look` must be called again and again. `note` is told of each."""
+    """Follows what struck processes held, until it is claimed again, its holder goes on, or it has ended.
+
+    `look` must be called again and again; `note` is told of each takeover. `ended` counts what ended without
+    having been claimed.
+    """
 
     reader: Reader
     clock: Callable[[], float] = time.monotonic
     note: Callable[[str], object] = lambda _: None
     found: list[Takeover] = field(default_factory=list)
+    ended: int = 0
     _waiting: list[_Waiting] = field(default_factory=list)
     _strikes: int = 0
     _outages: list[tuple[float, float | None]] = field(default_factory=list)
 
     def held(self, pid: int) -> tuple[Held, ...]:
         """What the process of this pid holds now."""
-        return tuple(self.reader.execute(_HELD, [pid]).fetchall())
+        return tuple(self.reader.execute(HELD, [pid]).fetchall())
 
     def struck(self, fault: str, held: Sequence[Held]) -> int:
         """A process that held this has just been struck; a name for the strike."""
@@ -113,20 +123,25 @@ class Takeovers:
         columns = [list(column) for column in zip(*(one.item for one in self._waiting), strict=True)]
         rows: list[Any] = self.reader.execute(_SINCE, [places, *columns]).fetchall()
         now, over = self.clock(), set()
-        for place, age, recorded in rows:
+        for place, age, recorded, ended in rows:
             one = self._waiting[place]
             taken = age is not None
             if taken and not recorded:
                 claimed = min(now, max(one.at, now - age))
                 took = claimed - one.at
                 self.found.append(Takeover(one.fault, took, self._calm(one.at, claimed)))
-                run, call, fence, _ = one.item
+                run, call, fence, _, _ = one.item
                 self.note(f"claimed {took:.1f} s after a {one.fault}: run {run}, call {call}, held {fence}")
-            if taken or recorded:
+            elif ended and not recorded:
+                self.ended += 1
+            if taken or recorded or ended:
                 over.add(place)
-        self._waiting = [
-            one for n, one in enumerate(self._waiting) if n not in over and now - one.at < FORGOTTEN_S
-        ]
+        self._waiting = [one for n, one in enumerate(self._waiting) if n not in over]
+
+    @property
+    def never(self) -> int:
+        """How many things nobody has claimed for a minute now, although they have not ended."""
+        return sum(self.clock() - one.at >= NEVER_S for one in self._waiting)
 
     def _calm(self, since: float, until: float) -> bool:
         """Whether no outage touched this time."""

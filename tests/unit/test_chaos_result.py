@@ -1,6 +1,7 @@
 """What chaos says of itself: nothing that went wrong is left out, and nothing else is called a problem."""
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -32,10 +33,13 @@ def result(report: Report = GOOD, **changes: Any) -> ChaosResult:
         "fenced_writes": 2,
         "injected": PLAN.counts,
         "armed": 2,
+        "in_hand": {"kill": 4, "host-death": 9},
         "fired": ("planner: planner.after_claim.crash.1",),
         "waits": (0.5, 1.5, 2.5),
         "takeovers": {"kill": [0.25, 0.5]},
         "in_calm": {"kill": [0.25]},
+        "never_claimed": 0,
+        "ended_unclaimed": 5,
         "seconds": 42.34,
     }
     return ChaosResult(**base | changes)
@@ -52,6 +56,10 @@ def test_a_good_chaos_has_no_problems_and_says_its_numbers(capsys: pytest.Captur
     assert told["injected"] == told["planned"] == PLAN.counts
     assert told["recovery_seconds"]["kill"] == {"count": 2, "p50": 0.5, "p99": 0.5, "max": 0.5}
     assert told["settle_seconds"]["count"] == 3
+    assert told["injected_with_work"] == {"kill": 4, "freeze": 0}
+    assert (told["never_claimed"], told["ended_unclaimed"]) == (0, 5)
+    assert re.search(r"with work in hand +0 freeze, 4 kill", said)
+    assert "0; 5 had ended by then" in said
 
 
 @pytest.mark.parametrize(
@@ -63,6 +71,7 @@ def test_a_good_chaos_has_no_problems_and_says_its_numbers(capsys: pytest.Captur
         ({"figures": replace(FIGURES, stopped=0)}, "3 runs were enqueued, 3 are there, 2 have ended"),
         ({"figures": replace(FIGURES, duplicates=2)}, "2 effects too many in the services' own books"),
         ({"figures": replace(FIGURES, lost=1)}, "1 effects or runs are lost"),
+        ({"never_claimed": 2}, "2 things that a struck process held were never claimed again"),
         (
             {"injected": {**PLAN.counts, "kill": 3}},
             f"kill could be injected 3 times of {PLAN.counts['kill']}",

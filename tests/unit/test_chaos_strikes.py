@@ -15,7 +15,7 @@ import pytest
 
 from fencepost.errors import FaultInjected
 from fencepost.testing import FAULTS, Faults
-from fencepost_ops import chaos_strikes
+from fencepost_ops import chaos_strikes, chaos_takeovers
 from fencepost_ops.chaos_found import descendants
 from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss
 from fencepost_ops.chaos_strikes import COMPANY_WITHIN_S, PATIENCE_S, Strikes, stopped
@@ -34,9 +34,11 @@ class FakeReader:
         self.busy: list[int] = []
         self.at_work: list[int] = []
 
-    def execute(self, statement: str, _values: Any) -> Any:
-        pids = {chaos_strikes._BUSY: self.busy, chaos_strikes._AT_WORK: self.at_work}
-        self.rows = [(pid,) for pid in pids.get(statement, [])]
+    def execute(self, statement: str, values: Any) -> Any:
+        pids = {chaos_strikes.BUSY: self.busy, chaos_strikes.AT_WORK: self.at_work}
+        self.rows: list[Any] = [(pid,) for pid in pids.get(statement, [])]
+        if statement == chaos_takeovers.HELD and values[0] in self.busy:
+            self.rows = [(uuid4(), None, 1, 1, "t")]
         return self
 
     def fetchall(self) -> list[Any]:
@@ -109,6 +111,14 @@ def test_a_kill_waits_a_while_for_a_busy_process(world: World) -> None:
     assert world.strikes.done == {"kill": 2}
 
 
+def test_strikes_at_work_in_hand_are_counted_by_themselves(world: World) -> None:
+    world.reader.busy = [world.fleet.children["planner-2"].pid]
+    assert world.strikes.strike(Doze("planner", host=False, for_s=600))
+    assert world.strikes.strike(Doze("planner", host=False, for_s=600))
+    assert world.strikes.done == {"freeze": 2}
+    assert world.strikes.in_hand == {"freeze": 1}
+
+
 def test_a_kill_waits_longer_for_another_of_the_role_to_be_at_work(world: World) -> None:
     first, second = world.reader.at_work
     world.reader.busy, world.reader.at_work = [first], [first]
@@ -172,7 +182,7 @@ def test_whoever_sleeps_is_woken_though_postgres_has_gone_for_good(world: World)
     pids = list(world.fleet.pids().values())
     until("both asleep", lambda: all(map(stopped, pids)))
     for strike in (1, 2):
-        world.strikes.takeovers.struck("freeze", [(uuid4(), None, strike, 1)])
+        world.strikes.takeovers.struck("freeze", [(uuid4(), None, strike, 1, "t")])
     world.strikes.takeovers.reader = Away()  # type: ignore[assignment]
     world.strikes.calm()
     until("nobody asleep", lambda: not any(map(stopped, pids)))

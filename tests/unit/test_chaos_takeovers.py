@@ -5,21 +5,27 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from fencepost_ops.chaos_takeovers import FORGOTTEN_S, Takeovers, at, spread, told
+from fencepost_ops.chaos_takeovers import NEVER_S, Takeovers, at, spread, told
 
 
 class FakeReader:
-    """Says of each thing that was held how long ago it was claimed anew, and whether its holder recorded."""
+    """Says of each thing that was held how long ago it was claimed anew, whether its holder recorded, and
+    whether it has ended.
+    """
 
     def __init__(self) -> None:
         self.since: dict[UUID, tuple[float | None, bool]] = {}
+        self.ended: set[UUID] = set()
         self.asked = 0
         self._rows: list[Any] = []
 
     def execute(self, _statement: str, values: Any) -> Any:
         self.asked += 1
         places, runs = values[0], values[1]
-        self._rows = [(n, *self.since[run]) for n, run in zip(places, runs, strict=True) if run in self.since]
+        self._rows = [
+            (n, *self.since.get(run, (None, False)), run in self.ended)
+            for n, run in zip(places, runs, strict=True)
+        ]
         return self
 
     def fetchall(self) -> Any:
@@ -34,7 +40,7 @@ class World:
         self.run = uuid4()
 
     def strike(self, fault: str = "kill") -> int:
-        return self.takeovers.struck(fault, [(self.run, None, 3, 7)])
+        return self.takeovers.struck(fault, [(self.run, None, 3, 7, "t")])
 
     def taken_after(self, seconds: float, *, recorded: bool = False, seen_s: float = 0.0) -> None:
         """It is claimed so much later, and that is seen `seen_s` later still."""
@@ -97,12 +103,31 @@ def test_what_was_taken_over_just_before_it_woke_counts(world: World) -> None:
     assert world.takeovers.seconds() == {"freeze": [2.0]}
 
 
-def test_what_nobody_claims_is_forgotten_one_day(world: World) -> None:
+def test_a_takeover_counts_however_late_it_is_and_meanwhile_as_none(world: World) -> None:
     world.strike()
-    world.now += FORGOTTEN_S
+    world.now += NEVER_S - 1
     world.takeovers.look()
-    world.taken_after(1)
-    assert world.takeovers.seconds() == {}
+    assert world.takeovers.never == 0
+    world.now += 1
+    world.takeovers.look()
+    assert (world.takeovers.never, world.takeovers.seconds()) == (1, {})
+    world.taken_after(30.0)
+    assert (world.takeovers.never, world.takeovers.seconds()) == (0, {"kill": [NEVER_S + 30.0]})
+
+
+def test_what_has_ended_need_not_be_claimed_and_is_counted_by_itself(world: World) -> None:
+    world.strike()
+    world.reader.ended.add(world.run)
+    world.takeovers.look()
+    world.now += NEVER_S
+    assert (world.takeovers.ended, world.takeovers.never, world.takeovers.seconds()) == (1, 0, {})
+
+
+def test_what_was_claimed_and_then_ended_was_claimed(world: World) -> None:
+    world.strike()
+    world.reader.ended.add(world.run)
+    world.taken_after(1.0)
+    assert (world.takeovers.ended, world.takeovers.seconds()) == (0, {"kill": [1.0]})
 
 
 @pytest.mark.parametrize(
