@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import os
 import re
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -23,6 +24,7 @@ from pydantic import BaseModel
 import fencepost_ops
 from fencepost import App, BookedEffect, Context, Contract, Effect, Lookup, Request, Turn, UsageError
 from fencepost_ops import pytest_plugin
+from fencepost_ops.drill.users import downstream
 from fencepost_ops.drill.users.engine import UserDrill
 from fencepost_ops.examples import wrong_tools as tools
 
@@ -216,6 +218,95 @@ def test_a_line_is_lost_and_late_in_a_history_and_a_function_outside_of_one(
     assert fencepost_drill.now() <= datetime.now(UTC)
 
 
+def test_a_wire_that_really_waits_lands_late_all_the_same(fencepost_drill: UserDrill) -> None:
+    app, done = App("shop"), []
+
+    async def send(key: str) -> str:
+        await asyncio.sleep(0)
+        await asyncio.wait_for(asyncio.sleep(0.001), 5)
+        done.append(key)
+        return key
+
+    line = fencepost_drill.line(send)
+
+    @app.python("shop.ping", effect=Effect.IRREVERSIBLE, intent=_intent)
+    async def ping(args: Ping, attempt: Any) -> dict[str, str]:
+        return {"id": await line(attempt.operation_key)}
+
+    late = LOST.replace("response_lost", "before_wire").replace('"do": "lost"', '"do": "delay", "for_s": 60')
+    result = fencepost_drill(app, "shop.ping", ARGS, book=done, protocol=late).assert_one_effect()
+    ((call,), (one,)) = result.played[0].calls, result.played[0].log
+    assert one.landed_s == pytest.approx(one.at_s + 60)
+    assert one.heard == "nothing in time"
+    assert done == [call.operation]
+
+
+def test_a_wire_that_never_ends_is_the_test_s_own_error(
+    fencepost_drill: UserDrill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(downstream, "MOST_S", 0.05)
+    stuck = threading.Event()
+
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    async def blocks() -> None:
+        stuck.wait()
+
+    monkeypatch.setattr(downstream, "GRACE_S", 0.05)
+    try:
+        for coroutine in (waits(), blocks()):
+            with pytest.raises(downstream.Endless):
+                downstream.finished(coroutine)
+    finally:
+        stuck.set()
+
+
+# -- A book that does not tell everything -----------------------------------------------------------------
+
+Books = dict[str, Callable[[tools.Till], Any]]
+HIDING: Books = {
+    "overwritten": lambda till: {one["key"]: one["id"] for one in till.effects},
+    "the last one": lambda till: till.effects[-1:],
+    "told by what it says": lambda till: [f"charged at {one['at']}" for one in till.effects[-1:]],
+}
+
+
+@pytest.mark.parametrize("name", HIDING)
+def test_a_book_that_overwrites_an_effect_hides_none(fencepost_drill: UserDrill, name: str) -> None:
+    till = tools.Till(fencepost_drill.now)  # which executes every request
+    given: dict[str, Any] = {"fresh": till.reset, "env": ENV, "protocol": LOST}
+    result = fencepost_drill(
+        tools.app, "right.dedupes", ARGS, service=till, book=lambda: HIDING[name](till), **given
+    )
+    with pytest.raises(AssertionError) as failed:
+        result.assert_never_twice()
+    assert "two effects for one intent" in str(failed.value)
+    assert "(in the book in the place of " in str(failed.value)
+
+
+def test_a_book_that_loses_an_effect_is_refused(fencepost_drill: UserDrill) -> None:
+    till = tools.Till(fencepost_drill.now)
+    given: dict[str, Any] = {"fresh": till.reset, "env": ENV, "protocol": LOST, "service": till}
+    for book in (
+        lambda: till.effects[:1] if len(till.effects) < 2 else [],
+        lambda: 1 if len(till.effects) == 1 else 0,
+    ):
+        said = wrong(fencepost_drill, tools.app, "right.dedupes", ARGS, book=book, **given)
+        assert re.match(r"book= must only grow: .* is no longer in it after POST /v1/charges\.", said)
+
+
+def test_two_receipts_are_two_effects_whatever_the_book_shows(fencepost_drill: UserDrill) -> None:
+    till = tools.Till(fencepost_drill.now)
+    frozen = LOST.replace("response_lost", "after_effect").replace(
+        '"do": "lost"', '"do": "pause", "for_s": 90'
+    )
+    given: dict[str, Any] = {"fresh": till.reset, "env": ENV, "protocol": frozen, "service": till}
+    result = fencepost_drill(tools.app, "right.dedupes", ARGS, book=lambda: till.effects[:1], **given)
+    with pytest.raises(AssertionError, match=r"two receipts .*; book= shows 1 of them"):
+        result.assert_never_twice()
+
+
 # -- A test that is set up wrongly ------------------------------------------------------------------------
 
 
@@ -250,6 +341,17 @@ def test_what_is_wrong_with_a_test_is_said_in_a_sentence(fencepost_drill: UserDr
     assert "has to be callable" in said(app, "shop.charge", ARGS, service=3)
     assert "has to answer (status, value)" in said(app, "shop.charge", ARGS, service=lambda _: "yes")
     assert "no dependency of shop" in said(app, "shop.charge", ARGS, service={"mail": till})
+    assert "most=0: say" in said(app, "shop.charge", ARGS, service=till, most=0)
+    assert "only='dispach.*' matches no fault point; did you mean 'dispatch." in said(
+        app, "shop.charge", ARGS, service=till, only=("relay.*", "dispach.*")
+    )
+    assert "only= matches no fault point that shop.charge passes without a fault" in said(
+        app, "shop.charge", ARGS, service=till, only="compensate.*", protocol=None
+    )
+    seventh = LOST.replace('"do"', '"nth": 7, "do"')
+    assert "proves nothing: its fault never struck (lost at dispatch.response_lost, passage 7)" in said(
+        app, "shop.charge", ARGS, service=till, protocol=seventh
+    )
     given: dict[str, Any] = {"service": lambda _: (409, {"error": "closed"}), "protocol": None}
     assert "without any fault shop.charge ends" in (no := said(app, "shop.charge", ARGS, **given))
     assert '409 {"error": "closed"}' in no
@@ -341,7 +443,7 @@ def test_without_a_postgres_the_fixture_says_what_to_install(monkeypatch: pytest
 def test_the_readme_s_example_is_the_one_that_is_run() -> None:
     readme = (ROOT / "README.md").read_text()
     shown = [one for one in re.findall(r"```python\n(.*?)```", readme, re.DOTALL) if "fencepost_drill" in one]
-    assert [code_of(one) for one in shown] in ([], [code_of(EXAMPLE.read_text())])
+    assert [code_of(one) for one in shown] == [code_of(EXAMPLE.read_text())]
 
 
 def code_of(text: str) -> str:

@@ -6,10 +6,14 @@ every effect is known with the request that made it.
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import functools
 import inspect
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, Generic, ParamSpec, TypeVar, cast
@@ -24,7 +28,7 @@ from fencepost.tools import Attempt, Response, Tool
 from fencepost_ops.drill.process import Worker, worker_here
 from fencepost_ops.drill.services import Services, Wire
 from fencepost_ops.drill.users.application import ATTEMPT
-from fencepost_ops.drill.users.entries import Entry
+from fencepost_ops.drill.users.entries import Entry, grown
 from fencepost_ops.drill.users.exchanges import Exchange, Received, heard, response_of, shown
 from fencepost_ops.drill.virtual import VirtualClock
 
@@ -36,8 +40,12 @@ Service = Callable[[Received], Any]
 answer is lost."""
 
 MOST_S: Final = 10.0  # of real time, for a real fake to answer
+GRACE_S: Final = 1.0  # more, in which what is late may still be cancelled
 LOOPBACK: Final = "on loopback"
-_PASSES: Final = 1000
+
+
+class Endless(Exception):
+    """A late call that came to no end."""
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,13 @@ class Downstream(Services):
         super().__init__({}, clock)
         self.log: list[Exchange] = []
         self.seen: list[Entry] = []
-        """The book as last read."""
+        """Every effect there ever was in the book, in the order in which they were seen."""
         self.makers: list[Exchange | None] = []
         """Which request made which of its effects."""
         self.broken: BaseException | None = None
         """What the user's own code raised that is no outcome: the test is wrong, not the tool."""
+        self._book: list[Entry] = []
+        """The book as last read."""
         self._places = sorted(places, key=lambda place: -len(place[0]))
         self._entries = entries
         self._per_attempt = per_attempt
@@ -259,7 +269,11 @@ class Downstream(Services):
         try:
             result = wired.function(*args, **kwargs)
             if inspect.iscoroutine(result):
-                _finish(result)
+                finished(result)
+        except Endless:
+            entry.heard = "nothing"
+            said = f"{wired.name}, called late, did not end within {MOST_S:g} s of real time"
+            self._break(UsageError(said))
         except Exception as error:  # noqa: BLE001 - nobody hears it any more
             entry.heard = f"{type(error).__name__}: {error}, which nobody heard"
         finally:
@@ -299,11 +313,19 @@ class Downstream(Services):
         except Exception as error:  # noqa: BLE001 - the user's own code, told once the history is over
             self._break(error)
             return
-        fresh = now[len(self.seen) :]
+        fresh, gone = grown(self._book, now)
+        self._book = now
+        if gone and not fresh:
+            after = "" if entry is None else f" after {entry.what}"
+            said = (
+                f"book= must only grow: {gone[0].named} is no longer in it{after}. It has to give every "
+                "effect that ever happened; an undo takes nothing out of it"
+            )
+            self._break(UsageError(said))
         if entry is not None:
             entry.made += fresh
         self.makers += [entry] * len(fresh)
-        self.seen = now
+        self.seen += fresh
 
     def attempted(self, tool: Tool, attempt: Attempt) -> None:
         """An attempt of a Python tool is over: what is new in the book, no wire has made, but itself."""
@@ -327,12 +349,32 @@ class Downstream(Services):
         return error
 
 
-def _finish(coroutine: Any) -> None:
-    """Run a coroutine that waits for nothing to its end; one that waits is given up."""
+def finished(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    """What a coroutine gives, run to its end in a loop of its own: whoever waits here may have one already.
+
+    Endless if that takes longer than MOST_S; what it raises.
+    """
+    ended: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            ended.set_result(asyncio.run(_within(coroutine)))
+        except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+            ended.set_exception(error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True).start()
+    wait([ended], MOST_S + GRACE_S)
+    if not ended.done():
+        raise Endless
+    return ended.result()
+
+
+async def _within(coroutine: Coroutine[Any, Any, Any]) -> Any:
+    limit = asyncio.timeout(MOST_S)
     try:
-        for _ in range(_PASSES):
-            coroutine.send(None)
-    except StopIteration:
-        return
-    finally:
-        coroutine.close()
+        async with limit:
+            return await coroutine
+    except TimeoutError:
+        if limit.expired():
+            raise Endless from None
+        raise

@@ -64,6 +64,10 @@ class UserDrill:
 
         In a history its calls may never arrive, arrive late, or lose their answer: then it raises
         `lost(why)`, as a client does that waits in vain. Outside of one it is the function itself.
+
+        A process that is killed unwinds here, as no SIGKILL lets it: the tool's `finally` and
+        `except BaseException` still run. By a wire they reach nothing any more; past it, straight at the
+        fake, they would clean up what a really killed process leaves behind, and the tool is judged kinder.
         """
         wired = Wired(function, lost)
         if inspect.iscoroutinefunction(function):
@@ -112,7 +116,8 @@ class UserDrill:
 
         - `tool`, `args`: the call. `planner`, `run`: a planner of the app instead, and the run that is asked
           for (fields of a protocol's run: `input`, `deadline_s`, `on_stop`, ...).
-        - `book`: who says what really happened. `key` finds the operation key in one of its entries.
+        - `book`: who says what really happened: it only grows, and two effects are two entries, however
+          alike. `key` finds the operation key in one of its entries.
         - `service`: who answers, in this process: a callable for the tool's dependency, or one for each
           dependency by name. Without one requests really go out, to loopback only. For a Python tool the
           fake itself.
@@ -124,11 +129,17 @@ class UserDrill:
         - `other`: arguments of another intent, which must have an effect of its own. `again`: whether two
           runs that ask for the same call must share one effect (not where each proposal is an intent).
         - `pairs`: also pairs of faults around the request and its reconciliation, which takes a minute.
-        - `only`: patterns of fault points to sweep. `most`: stop after so many histories that fail.
+        - `only`: patterns of fault points to sweep; () for none but what the contract and the network
+          invite. `most`: stop after so many histories that fail.
         - `protocol`: one history only, as a failure tells it, or with the faults alone.
 
-        UsageError for a test that is set up wrongly; what the test's own code raises.
+        UsageError for a test that is set up wrongly, or would prove nothing: patterns that this run's
+        points do not match, a protocol whose fault never strikes. What the test's own code raises.
         """
+        patterns = (only,) if isinstance(only, str) else tuple(only)
+        plan.check_patterns(patterns)
+        if most < 1:
+            raise UsageError(f"most={most}: say after how many histories that fail to stop, one or more")
         found = app.tool(tool, version) if tool is not None else None
         if (found is None) == (planner is None):
             raise UsageError("say what to drill: tool= and args=, or planner= and run=")
@@ -137,7 +148,6 @@ class UserDrill:
             case = self._case(given, args, planner, run, other, again=again)
             prepared = application.prepared(app, self.attempted, principal)
             sweep = Sweep(self.play, prepared, given, case, most)
-            patterns = (only,) if isinstance(only, str) else tuple(only)
             result = sweep.run(patterns, pairs=pairs, protocol=_protocol(protocol, case))
         self.told.sweeps += 1
         self.told.histories += len(result.played)
@@ -164,7 +174,7 @@ class UserDrill:
         asked = plan.wanted(tool, {**more, "input": application.input_of(tool, args)})
         second: Asked | None = None
         if other is not None:
-            update = {"input": application.input_of(tool, other), "run_key": "other", "at_s": 1.0}
+            update = {"input": application.input_of(tool, other), "run_key": plan.OTHER, "at_s": 1.0}
             second = asked.model_copy(update=update)
         return plan.Case(tool.name, tool, asked, second, again)
 

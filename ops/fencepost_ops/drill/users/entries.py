@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ from fencepost.errors import UsageError
 Book = Callable[[], Any] | Iterable[Any]
 """A callable that gives the effects there are (of two parameters: from one moment to before another, as
 `Dependency.book`), the list itself, a mapping of keys to effects, or a callable that gives how
-many there are."""
+many there are. It only grows: an undo takes nothing out of it."""
 
 _SHOWN_CHARS: Final = 300
 _EVER: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC))
@@ -27,11 +28,19 @@ class Entry:
     key: str | None
     receipt: str | None
     text: str
+    instead: str | None = None
+    """Which entry is no longer in the book since this one is."""
 
     @property
     def named(self) -> str:
         """How a sentence names it."""
-        return f"receipt {self.receipt}" if self.receipt else self.text
+        name = f"receipt {self.receipt}" if self.receipt else self.text
+        return name if self.instead is None else f"{name} (in the book in the place of {self.instead})"
+
+    @property
+    def known_by(self) -> tuple[str | None, str]:
+        """A receipt names one effect, whatever else its entry says by now; without one, all it says does."""
+        return self.key, self.receipt or self.text
 
 
 def read_entries(book: Book, key: Callable[[Any], str | None] | None) -> list[Entry]:
@@ -44,6 +53,27 @@ def read_entries(book: Book, key: Callable[[Any], str | None] | None) -> list[En
     if not isinstance(found, Iterable) or isinstance(found, str | bytes):
         raise UsageError(f"book= gives a {type(found).__name__}; it has to give the list of effects")
     return [_entry(one, key) for one in found]
+
+
+def grown(before: Sequence[Entry], now: Sequence[Entry]) -> tuple[list[Entry], list[Entry]]:
+    """What is new in a book since it was read before, and what is in it no more.
+
+    An entry in another's place is new. Entries that say the same of all there is to say are one only where
+    there is one of them: a book that overwrites an entry with an equal one hides an effect.
+    """
+    fresh, gone = _less(now, before), _less(before, now)
+    told = [replace(one, instead=other.named) for one, other in zip(fresh, gone, strict=False)]
+    return [*told, *fresh[len(told) :]], gone
+
+
+def _less(some: Sequence[Entry], others: Sequence[Entry]) -> list[Entry]:
+    left, found = Counter(one.known_by for one in others), []
+    for one in some:
+        if left[one.known_by] > 0:
+            left[one.known_by] -= 1
+        else:
+            found.append(one)
+    return found
 
 
 def _named(name: Any, one: Any, key: Callable[[Any], str | None] | None) -> Entry:

@@ -14,6 +14,8 @@ from fencepost_ops.drill.users.played import Ended, Played
 from fencepost_ops.drill.users.probe import differ
 
 Kind = Literal["twice", "missing", "unproved", "shared", "endless", "invariant", "impure"]
+_TWO: Final = "two receipts "
+"""How the ledger begins to say that one operation has two receipts."""
 _NONE: Final = frozenset({"FAILED", "CANCELLED", "REJECTED"})
 _WHY: Final[dict[Kind, str]] = {
     "twice": "two effects for one intent",
@@ -60,7 +62,24 @@ def findings(tool: Tool | None, played: Played, impure: Sequence[str]) -> list[F
         effects = _of(played, operation)
         if (one := _judged(tool, played, calls, effects, impure)) is not None:
             found.append(one)
-    return found
+    return found + list(_receipts(tool, played, found))
+
+
+def _receipts(tool: Tool | None, played: Played, found: Sequence[Finding]) -> Iterator[Finding]:
+    """The service itself named two effects, and the book shows at most one of them."""
+    known = any(one.kind == "twice" for one in found)
+    if known or (tool is not None and isinstance(tool.contract.repeat, Natural)):
+        return
+    for owed in played.outcome.owed:
+        if _TWO in owed.why:
+            of = next((call.operation for call in played.calls if call.id == owed.call), None)
+            effects = _of(played, of)
+            said = f"{owed.why}; book= shows {len(effects)} of them"
+            mistake = (
+                "the service did it twice, and book= does not show both: each effect has to be an entry of "
+                "its own. Or receipt= and lookup_parse name one effect differently"
+            )
+            yield Finding("twice", said, mistake, played, effects)
 
 
 def _intents(tool: Tool | None, played: Played) -> Iterator[Finding]:
@@ -114,6 +133,10 @@ def _judged(
         if tool is not None and isinstance(tool.contract.repeat, Natural) and _same_bodies(played, effects):
             return None  # to set the same thing again changes nothing
         said = f"{count} effects of one operation; its call ended {', '.join(sorted(states))}"
+        if any(one.instead is not None for one in effects):
+            said += (
+                "; entries of the book were replaced (one that stays the same effect keeps its id or receipt)"
+            )
         return Finding("twice", said, why_twice(tool, played, effects, impure), played, effects)
     if "SUCCEEDED" in states and count == 0:
         return Finding("missing", "its call ended SUCCEEDED", why_missing(tool, played), played)

@@ -1,28 +1,35 @@
 """Which histories a user's tool is put through. PURE.
 
 After one without faults: whatever its contract invites (a slow network, a gateway that answers in the
-service's place, the fleet away until just before the window's end, the same intent asked for twice, a lookup
-that is lost, late or answered by a gateway), then every fault point × everything that can befall it × every
-passage of this tool's own run; those around the request first.
+service's place, the fleet away until just before the window's end, the same intent asked for twice), then
+every fault point × everything that can befall it × every passage of this tool's own run; those around the
+request first.
 """
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fencepost.contracts import WHILE_IT_EXISTS, Dedupes
+from fencepost.errors import UsageError
+from fencepost.testing import POINTS
 from fencepost.tools import PER_PROPOSAL, Tool
-from fencepost_ops.drill.protocol import LOSES, WIRES, Asked, Event, Fault, Fleet, Protocol
+from fencepost_ops.drill.protocol import LOSES, Asked, Event, Fault, Fleet, Protocol
 
 PLANNER: Final = "fencepost.drill"
 """Proposes the one call its run's input tells."""
 GATEWAY: Final = (502, 504)
+AGAIN: Final = "again"
+OTHER: Final = "other"
+"""Run keys of a second run, by which a history is known for what it is, whatever its name."""
 PAGE: Final = 200
 """A captive portal's or a maintenance page's status."""
-_QUESTIONS: Final = 40  # a protocol has at most fifty faults
+_NAME_CHARS: Final = 100
+_TAIL_CHARS: Final = 80
 _FLEET: Final = Fleet(compensator=1)
 _NEAR: Final = ("dispatch.", "reconcile.", "ledger.", "compensate.")
 _MOST_S: Final = 86_400.0  # a fault lasts no longer
@@ -42,7 +49,8 @@ class Case:
 
     def protocol(self, name: str, about: str = "", **fields: Any) -> Protocol:
         """A history of it."""
-        told = f"{self.name}.{name}".replace(" ", "-")[:100]
+        cut = name[-_TAIL_CHARS:]
+        told = f"{self.name[: _NAME_CHARS - 1 - len(cut)]}.{cut}".replace(" ", "-")
         given: dict[str, Any] = {"runs": [self.run], "fleet": _FLEET, "app": f"test:{self.name}"} | fields
         return Protocol(name=told, about=about, **given)
 
@@ -84,44 +92,14 @@ def invited(case: Case, passages: Mapping[str, int]) -> Iterator[Protocol]:
     if tool is not None:
         yield from _window(case, tool)
     if case.again and not (tool is not None and tool.intent is PER_PROPOSAL):
-        twin = case.run.model_copy(update={"run_key": "again", "at_s": 1.0})
-        yield case.protocol("again", "two runs ask for the same intent", runs=[case.run, twin])
+        twin = case.run.model_copy(update={"run_key": AGAIN, "at_s": 1.0})
+        yield case.protocol(AGAIN, "two runs ask for the same intent", runs=[case.run, twin])
     if case.other is not None:
-        yield case.protocol("other", "another run asks for another intent", runs=[case.run, case.other])
+        yield case.protocol(OTHER, "another run asks for another intent", runs=[case.run, case.other])
     if tool is not None:
         yield from _delays(case, tool)
     if tool is not None and tool.kind == "http":
         yield from _gateways(case)
-
-
-def asks(protocol: Protocol, passages: Mapping[str, int]) -> bool:
-    """Whether a history has a lookup worth striking: after one fault that leaves the outcome unknown."""
-    doubts = {(point, "lost") for point in LOST}
-    if not passages.get("dispatch.response_lost"):
-        doubts.add(("dispatch.after_effect", "crash"))
-    if len(protocol.faults) != 1 or not passages.get(WIRES[1]):
-        return False
-    (fault,) = protocol.faults
-    return (fault.at, fault.do) in doubts and fault.nth == 1 and fault.answers is None
-
-
-def questions(case: Case, doubt: Protocol, times: int) -> Iterator[Protocol]:
-    """What the network does to the lookups of a history that `asks`: to so many of them, until one would be
-    believed that says absent.
-    """
-    (first,), attempt = doubt.faults, 0.0
-    if case.tool is not None:
-        attempt = case.tool.dependency.per_attempt.total_seconds()
-    befalls: dict[str, tuple[str, dict[str, Any]]] = {
-        str(status): (f"a gateway answers each lookup {status}", {"do": "lost", "answers": status})
-        for status in (*GATEWAY, PAGE)
-    }
-    befalls["lost"] = "each lookup is lost on its way", {"do": "lost"}
-    befalls["late"] = "each lookup comes too late", {"do": "delay", "for_s": min(2 * attempt, _MOST_S) or 1.0}
-    for name, (about, what) in befalls.items():
-        asked = [Fault.model_validate({"at": WIRES[1], "nth": nth} | what) for nth in range(1, times + 1)]
-        told = f"lookup.{name}.{first.do}.{first.at}"
-        yield case.protocol(told, f"{about}, {times} in all", faults=[first, *asked[:_QUESTIONS]])
 
 
 def _gateways(case: Case) -> Iterator[Protocol]:
@@ -198,6 +176,15 @@ def seconds(before: Mapping[str, int], passages: Mapping[str, int], only: Sequen
 def paired(point: str) -> bool:
     """Whether a point is one of those whose pairs are swept: around the request and its reconciliation."""
     return point.startswith(("dispatch.", "reconcile."))
+
+
+def check_patterns(only: Sequence[str]) -> None:
+    """UsageError for a pattern that no fault point there is could ever match."""
+    for pattern in only:
+        if not any(matched(point, [pattern]) for point in POINTS):
+            near = difflib.get_close_matches(pattern, sorted(POINTS), 1, 0.4)
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"only={pattern!r} matches no fault point{meant}")
 
 
 def matched(point: str, only: Sequence[str]) -> bool:

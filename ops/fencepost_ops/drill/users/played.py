@@ -8,6 +8,7 @@ from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.users.entries import Entry
 from fencepost_ops.drill.users.exchanges import Exchange
+from fencepost_ops.drill.users.plan import AGAIN, OTHER
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,10 @@ class Played:
         return self.outcome.protocol
 
     @property
-    def case(self) -> str:
-        """Which case it is, by the last part of its name: `again`, `other`, or what struck."""
-        return self.protocol.name.rpartition(".")[2]
+    def case(self) -> str | None:
+        """`again` or `other` where a second run asks for the same or for another intent; else None."""
+        second = self.protocol.runs[1].run_key if len(self.protocol.runs) == 2 else None
+        return second if second in (AGAIN, OTHER) else None
 
     @property
     def why(self) -> str:

@@ -30,7 +30,7 @@ class Unresolved:
 
 @dataclass
 class Result:
-    """Every history of one sweep. The same sweep gives the same result but for `took_s`."""
+    """Every history of one sweep. The same sweep of a pure tool gives the same result but for `took_s`."""
 
     name: str
     tool: Tool | None
@@ -106,7 +106,9 @@ class Result:
         return "\n".join([*lines, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as JSON values; nothing in it depends on the machine or the hour."""
+        """All of it as JSON values. Nothing in it depends on the machine; on the hour only what the test's
+        own code makes of it, as the values that a finding about an impure tool shows.
+        """
         return {
             "tool": self.name,
             "ok": not self.findings,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from fencepost.app import App
 from fencepost.errors import UsageError
-from fencepost_ops.drill.protocol import WIRES, Protocol
+from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.users import application, plan, probe
 from fencepost_ops.drill.users.judge import Finding, findings
 from fencepost_ops.drill.users.played import Played
@@ -36,11 +35,19 @@ class Sweep:
         began = time.monotonic()
         self._probe()
         if protocol is not None:
-            self._play(protocol)
+            self._one(protocol)
         else:
             self._swept(only, pairs=pairs)
         self.result.took_s = time.monotonic() - began
         return self.result
+
+    def _one(self, protocol: Protocol) -> None:
+        never = self._play(protocol).outcome.never
+        if never and not self._failed:
+            raise UsageError(
+                f"the protocol {protocol.name} proves nothing: its fault never struck ({never[0].named}), as "
+                "this run does not pass that point so often"
+            )
 
     def _swept(self, only: Sequence[str], *, pairs: bool) -> None:
         quiet = self._play(self._case.protocol("no-fault"))
@@ -48,18 +55,18 @@ class Sweep:
             return
         self._usual(quiet)
         passages = quiet.outcome.passages
-        planned = deque(plan.invited(self._case, passages))
-        planned += map(self._case.struck, plan.singles(passages, only))
+        if only and not pairs and not any(plan.matched(point, only) for point in passages):
+            raise UsageError(
+                f"only= matches no fault point that {self._case.name} passes without a fault; it passes "
+                f"{', '.join(sorted(passages))} (pairs=True sweeps what is passed after another fault)"
+            )
+        planned = [*plan.invited(self._case, passages), *map(self._case.struck, plan.singles(passages, only))]
         firsts: list[Played] = []
-        asked = 0
-        while planned:
-            if self._enough(len(planned)):
+        for number, protocol in enumerate(planned):
+            if self._enough(len(planned) - number):
                 return
-            played = self._play(planned.popleft())
+            played = self._play(protocol)
             faults = played.protocol.faults
-            if plan.asks(played.protocol, played.outcome.passages):
-                asked = max(asked, played.outcome.passages[WIRES[1]])
-                planned.extendleft(reversed([*plan.questions(self._case, played.protocol, asked)]))
             if len(faults) == 1 and plan.paired(faults[0].at) and faults[0].do != "error":
                 firsts.append(played)
         if pairs:
