@@ -35,7 +35,7 @@ def why_twice(tool: Tool | None, played: Played, effects: Sequence[Entry], impur
             f"the request, built twice, differs ({impure[0]}): what is looked up is not what was sent. It "
             "must be a function of the arguments; what it is known by comes from them or the operation key"
         )
-    if (asked := _believed(played, first, second)) is not None:
+    if (asked := _misread(played) or _believed(played, first, second)) is not None:
         return asked
     if isinstance(tool.contract.repeat, Dedupes) and first.key == second.key:
         return _forgotten(tool.contract.repeat, (second.landed_s or 0.0) - (first.landed_s or 0.0))
@@ -81,6 +81,17 @@ def _python_twice(tool: Tool, first: Exchange, second: Exchange, effects: Sequen
     return "the service executed the same twice: is it handed attempt.operation_key, and deduplicates it?"
 
 
+def _misread(played: Played) -> str | None:
+    """Of an answer to a question that was a gateway's, and was believed."""
+    pages = [one.fault.answers for one in played.outcome.struck if one.fault.at == "reconcile.before_lookup"]
+    if not any(pages):
+        return None
+    return (
+        f"a gateway's {pages[0]} in answer to the lookup was taken for the service's own: lookup_parse= must "
+        "return Found() or Absent() only for what the service itself says, and Unclear() for all else"
+    )
+
+
 def _believed(played: Played, first: Exchange, second: Exchange) -> str | None:
     """Of a question that was believed although the effect had happened, or was about to."""
     if first.landed_s is None:
@@ -113,6 +124,8 @@ def why_unproved(tool: Tool | None, played: Played, effects: Sequence[Entry]) ->
         return _NOT_APPLIED
     if (refused := _refused(tool, maker)) is not None:
         return refused
+    if (asked_by := _misread(played)) is not None:
+        return asked_by
     gateway = next((one.fault.answers for one in played.outcome.struck if one.fault.answers), None)
     if gateway in tool.contract.not_applied:
         return (
@@ -137,6 +150,8 @@ def why_missing(tool: Tool | None, played: Played) -> str:
             "it returned although its request never arrived: a timeout or a broken connection was swallowed. "
             "Let it through: any exception but NotApplied leaves the outcome unknown, and it is found out"
         )
+    if (misread := _misread(played)) is not None:
+        return misread
     if (page := next((one.fault.answers for one in struck if one.fault.answers), None)) is not None:
         return (
             f"a gateway's page ({page}, text/html) was taken for success: give returns= a model, or a parse= "

@@ -1,9 +1,9 @@
 """Which histories a user's tool is put through. PURE.
 
 After one without faults: whatever its contract invites (a slow network, a gateway that answers in the
-service's place, the fleet away until just before the window's end, the same intent asked for twice), then
-every fault point × everything that can befall it × every passage of this tool's own run; those around the
-request first.
+service's place, the fleet away until just before the window's end, the same intent asked for twice, a lookup
+that is lost, late or answered by a gateway), then every fault point × everything that can befall it × every
+passage of this tool's own run; those around the request first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fencepost.contracts import WHILE_IT_EXISTS, Dedupes
 from fencepost.errors import UsageError
 from fencepost.testing import POINTS
 from fencepost.tools import PER_PROPOSAL, Tool
-from fencepost_ops.drill.protocol import LOSES, Asked, Event, Fault, Fleet, Protocol
+from fencepost_ops.drill.protocol import LOSES, WIRES, Asked, Event, Fault, Fleet, Protocol
 
 PLANNER: Final = "fencepost.drill"
 """Proposes the one call its run's input tells."""
@@ -28,6 +28,7 @@ OTHER: Final = "other"
 """Run keys of a second run, by which a history is known for what it is, whatever its name."""
 PAGE: Final = 200
 """A captive portal's or a maintenance page's status."""
+_QUESTIONS: Final = 40  # a protocol has at most fifty faults
 _NAME_CHARS: Final = 100
 _TAIL_CHARS: Final = 80
 _FLEET: Final = Fleet(compensator=1)
@@ -100,6 +101,36 @@ def invited(case: Case, passages: Mapping[str, int]) -> Iterator[Protocol]:
         yield from _delays(case, tool)
     if tool is not None and tool.kind == "http":
         yield from _gateways(case)
+
+
+def asks(protocol: Protocol, passages: Mapping[str, int]) -> bool:
+    """Whether a history has a lookup worth striking: after one fault that leaves the outcome unknown."""
+    doubts = {(point, "lost") for point in LOST}
+    if not passages.get("dispatch.response_lost"):
+        doubts.add(("dispatch.after_effect", "crash"))
+    if len(protocol.faults) != 1 or not passages.get(WIRES[1]):
+        return False
+    (fault,) = protocol.faults
+    return (fault.at, fault.do) in doubts and fault.nth == 1 and fault.answers is None
+
+
+def questions(case: Case, doubt: Protocol, times: int) -> Iterator[Protocol]:
+    """What the network does to the lookups of a history that `asks`: to so many of them, until one would be
+    believed that says absent.
+    """
+    (first,), attempt = doubt.faults, 0.0
+    if case.tool is not None:
+        attempt = case.tool.dependency.per_attempt.total_seconds()
+    befalls: dict[str, tuple[str, dict[str, Any]]] = {
+        str(status): (f"a gateway answers each lookup {status}", {"do": "lost", "answers": status})
+        for status in (*GATEWAY, PAGE)
+    }
+    befalls["lost"] = "each lookup is lost on its way", {"do": "lost"}
+    befalls["late"] = "each lookup comes too late", {"do": "delay", "for_s": min(2 * attempt, _MOST_S) or 1.0}
+    for name, (about, what) in befalls.items():
+        asked = [Fault.model_validate({"at": WIRES[1], "nth": nth} | what) for nth in range(1, times + 1)]
+        told = f"lookup.{name}.{first.do}.{first.at}"
+        yield case.protocol(told, f"{about}, {times} in all", faults=[first, *asked[:_QUESTIONS]])
 
 
 def _gateways(case: Case) -> Iterator[Protocol]:

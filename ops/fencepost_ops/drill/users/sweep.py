@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from fencepost.app import App
 from fencepost.errors import UsageError
-from fencepost_ops.drill.protocol import Protocol
+from fencepost_ops.drill.protocol import WIRES, Protocol
 from fencepost_ops.drill.users import application, plan, probe
 from fencepost_ops.drill.users.judge import Finding, findings
 from fencepost_ops.drill.users.played import Played
@@ -42,12 +43,14 @@ class Sweep:
         return self.result
 
     def _one(self, protocol: Protocol) -> None:
-        never = self._play(protocol).outcome.never
-        if never and not self._failed:
+        played = self._play(protocol)
+        never, often = played.outcome.never, "this run does not pass that point so often"
+        if never and not played.outcome.struck and not self._failed:
             raise UsageError(
                 f"the protocol {protocol.name} proves nothing: its fault never struck ({never[0].named}), as "
-                "this run does not pass that point so often"
+                f"{often}"
             )
+        self.result.notes += [f"never struck: {fault.named}; {often}" for fault in never]
 
     def _swept(self, only: Sequence[str], *, pairs: bool) -> None:
         quiet = self._play(self._case.protocol("no-fault"))
@@ -60,13 +63,18 @@ class Sweep:
                 f"only= matches no fault point that {self._case.name} passes without a fault; it passes "
                 f"{', '.join(sorted(passages))} (pairs=True sweeps what is passed after another fault)"
             )
-        planned = [*plan.invited(self._case, passages), *map(self._case.struck, plan.singles(passages, only))]
+        planned = deque(plan.invited(self._case, passages))
+        planned += map(self._case.struck, plan.singles(passages, only))
         firsts: list[Played] = []
-        for number, protocol in enumerate(planned):
-            if self._enough(len(planned) - number):
+        asked = 0
+        while planned:
+            if self._enough(len(planned)):
                 return
-            played = self._play(protocol)
+            played = self._play(planned.popleft())
             faults = played.protocol.faults
+            if plan.asks(played.protocol, played.outcome.passages):
+                asked = max(asked, played.outcome.passages[WIRES[1]])
+                planned.extendleft(reversed([*plan.questions(self._case, played.protocol, asked)]))
             if len(faults) == 1 and plan.paired(faults[0].at) and faults[0].do != "error":
                 firsts.append(played)
         if pairs:
