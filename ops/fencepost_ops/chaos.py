@@ -1,7 +1,8 @@
 """`fencepost chaos`: seeded strikes of every kind on a live fleet while orders come; then every verdict.
 
 Nothing that is started here outlives it, however it ends. Of a fleet that was found, whoever sleeps is woken
-again, unless chaos itself is killed with SIGKILL: then the pulses kill who slept too long, as always.
+again, unless chaos itself is killed with SIGKILL: then the pulses, none of which are frozen there, kill the
+workers that slept too long, and `up` starts them again.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fencepost.errors import Unreachable, UsageError
 from fencepost_ops.chaos_figures import count
 from fencepost_ops.chaos_found import FoundFleet
 from fencepost_ops.chaos_own import OwnFleet, own_fleet
-from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, make_chaos
+from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, for_found, make_chaos
 from fencepost_ops.chaos_result import ChaosResult, print_result
 from fencepost_ops.chaos_screen import ChaosScreen
 from fencepost_ops.chaos_storm import Storm
@@ -120,10 +121,13 @@ def chaos(
     the fleet that --data names. While orders come, processes are killed and frozen, hosts die, fault points
     fire, Redis and Postgres are lost, wires are cut, slow or eat answers, services fail and the clock of the
     ledger jumps, all when the seed says. Afterwards every run must end, and ledger and services' own books
-    are held against the invariants. Exit code 1 if one is violated or not everything settled.
+    are held against the invariants. Exit code 1 if one is violated, if not everything settled, if an order or
+    an effect is missing or there twice, if a strike of the plan could not be made, if fewer than half of the
+    fault points fired, or if what a struck process held was never claimed again.
 
-    On a fleet that was found only its processes are struck and its servers lost, its runs are orders under a
-    tenant of their own, and what else is in its ledger is held against the invariants too.
+    On a fleet that was found only its processes are struck and its servers lost; neither a relay nor a worker
+    with its pulse is frozen, since nobody would wake them if chaos itself were killed. Its runs are orders
+    under a tenant of their own, and what else is in its ledger is held against the invariants too.
     """
     need_parts("chaos", flower=False)
     wanted = _possible(faults, found=data is not None)
@@ -132,8 +136,12 @@ def chaos(
     if report is not None:
         _write(report, "")
     plan = make_chaos(new_seed() if seed is None else seed, runs, seconds, wanted)
+    without = ""
+    if data is not None:
+        plan, without = for_found(plan), "; no freezes of relays or of pulses"
     click.echo(
-        f"chaos with seed {plan.seed}: {runs} orders in {seconds:g} s, {', '.join(wanted)}", err=as_json
+        f"chaos with seed {plan.seed}: {runs} orders in {seconds:g} s, {', '.join(wanted)}{without}",
+        err=as_json,
     )
     asked = _Asked({**SCALE, **dict(scale)}, data, as_json)
     result, kept = _tried(plan, asked, keep=keep)

@@ -6,11 +6,12 @@ matter. Each fault has chances of its own: leaving one out changes nothing about
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fencepost_ops.demo_plan import Kill, Order, make_plan
@@ -214,6 +215,22 @@ def make_chaos(seed: int, runs: int, seconds: float, faults: Iterable[str] = FAU
         poor=base.poor,
         scarce=base.scarce,
     )
+
+
+def for_found(plan: ChaosPlan) -> ChaosPlan:
+    """The plan for a fleet that is not ours to end: the same, but only workers freeze, without their pulses.
+
+    Should chaos itself be killed, nobody is left to wake who sleeps. A worker's pulse then kills it, and
+    `fencepost up` starts it again; of a relay, or of a pulse that sleeps too, nobody would know.
+    """
+    workers = itertools.cycle(role for role in SCALE if role != "relay")
+    return replace(plan, strikes=tuple((at, _waking(one, workers)) for at, one in plan.strikes))
+
+
+def _waking(one: Strike, workers: Iterator[str]) -> Strike:
+    if not isinstance(one, Doze):
+        return one
+    return replace(one, host=False, role=next(workers) if one.role == "relay" else one.role)
 
 
 def _breach(rule: Mapping[str, Any]) -> bool:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from fencepost.errors import UsageError
 from fencepost_ops import chaos as module
 from fencepost_ops.chaos import chaos, renamed
-from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, make_chaos
+from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, Doze, make_chaos
 from fencepost_ops.chaos_result import ChaosResult
 from tests.unit.test_chaos_result import FIGURES, GOOD, result
 
@@ -91,7 +91,17 @@ def test_a_fleet_that_was_found_meets_all_that_it_can_meet(tried: dict[str, Any]
     done = CliRunner().invoke(chaos, ["--data", str(tmp_path)])
     assert done.exit_code == 0, done.output
     assert tried["data"] == tmp_path
-    assert set(tried["plan"].faults) == set(FAULTS) - OWN_ONLY
+    plan = tried["plan"]
+    assert set(plan.faults) == set(FAULTS) - OWN_ONLY
+    assert not any(isinstance(one, Doze) and (one.host or one.role == "relay") for _, one in plan.strikes)
+    assert done.output.splitlines()[0].endswith("postgres-restart; no freezes of relays or of pulses")
+
+
+def test_the_help_says_what_the_exit_code_means_and_whom_it_does_not_freeze() -> None:
+    said = " ".join(CliRunner().invoke(chaos, ["--help"]).output.split())
+    assert "if a strike of the plan could not be made" in said
+    assert "if an order or an effect is missing" in said
+    assert "neither a relay nor a worker with its pulse is frozen" in said
 
 
 @pytest.mark.parametrize("fault", sorted(OWN_ONLY))

@@ -21,6 +21,7 @@ from fencepost_ops.chaos_plan import (
     Jump,
     Loss,
     fault_of,
+    for_found,
     make_chaos,
 )
 from fencepost_ops.demo_plan import Kill
@@ -105,6 +106,23 @@ def test_every_role_is_killed_frozen_and_armed_and_every_wire_fouled(seed: int) 
         True,
         False,
     }
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_on_a_fleet_that_was_found_only_workers_freeze_and_never_with_their_pulses(seed: int) -> None:
+    plan = make_chaos(seed, 20, 600, set(FAULTS) - OWN_ONLY)
+    found = for_found(plan)
+    assert any(isinstance(one, Doze) and (one.host or one.role == "relay") for _, one in plan.strikes)
+    freezes = [one for _, one in found.strikes if isinstance(one, Doze)]
+    assert {one.role for one in freezes} == SCALE.keys() - {"relay"}
+    assert not any(one.host for one in freezes)
+    assert (found.counts, found.arrivals) == (plan.counts, plan.arrivals)
+    assert [at for at, _ in found.strikes] == [at for at, _ in plan.strikes]
+    assert all(
+        now == was
+        for (_, now), (_, was) in zip(found.strikes, plan.strikes, strict=True)
+        if not isinstance(was, Doze)
+    )
 
 
 @pytest.mark.parametrize("seed", SEEDS)
