@@ -165,7 +165,7 @@ class World:
             assert owner.execute(statement, values).rowcount > 0, "nothing was spoiled"
 
     def forge(self, run: UUID, edit: Edit) -> None:
-        """Rewrite a history as its owner could: chain, projections, rows and outbox agree with the lie."""
+        """Rewrite a history as its owner could: chain, projections, rows, keys and outbox agree with it."""
         events, view = _rechained(list(edit(self.bench.events(run))))
         with self.unguarded() as owner:
             owner.execute("DELETE FROM fencepost.events WHERE run = %s", [run])
@@ -174,6 +174,10 @@ class World:
             _update(owner, "runs", view.run, _RUN_REST)
             for call in view.calls.values():
                 _update(owner, "calls", call, _CALL_REST)
+                sent = [e.recorded_at for e in events if (e.call, e.type) == (call.id, "ToolAttemptStarted")]
+                status = KEPT.get(call.state, "open")
+                told = (status, call.doubt, call.receipt, min(sent, default=None), call.operation, call.id)
+                owner.execute(KEY, told)
             self._outbox(owner, view)
 
     def _outbox(self, owner: psycopg.Connection[Any], view: View) -> None:
@@ -189,6 +193,11 @@ ENDED = {"COMPLETED", "STOPPED", "SUCCEEDED", "FAILED", "REJECTED", "CANCELLED",
 ROW = """
 INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
 VALUES (%s, %s, %s, %s, 99, 'planner', '9999-01-01 00:00:00+00', '9999-01-01 00:00:00+00')
+"""
+KEPT = {"SUCCEEDED": "completed", "FAILED": "failed", "REJECTED": "released", "CANCELLED": "released"}
+KEY = """
+UPDATE fencepost.operations SET status = CASE WHEN status LIKE 'compensat%%' THEN status ELSE %s END,
+    doubt = %s, receipt = %s, first_sent_at = least(first_sent_at, %s) WHERE key = %s AND call = %s
 """
 _OF_RUN = {"tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop"}
 _RUN_REST = tuple(n for n in rows.RUN_COLUMNS if n not in _OF_RUN)

@@ -50,6 +50,8 @@ def test_the_report_as_json_names_every_culprit(world: World) -> None:
 
 # -- I6 --
 
+SET = "UPDATE fencepost.operations SET "
+
 
 def test_an_edited_body_is_found(world: World) -> None:
     edit = """UPDATE fencepost.events SET body = '{"receipt":"r-x"}' WHERE run = %s AND type = %s"""
@@ -100,6 +102,38 @@ def test_an_edited_row_is_found(world: World, edit: str, says: str) -> None:
     report = world.check()
     assert says in sentence(report, "I6")
     assert {"I6", "I6.replay"} <= set(report.violated)
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        ("DELETE FROM fencepost.operations WHERE", "the ledger has lost its key"),
+        (SET + "status = 'failed', receipt = NULL WHERE", "its key is failed although the call is SUCCEEDED"),
+        (SET + "receipt = NULL WHERE", "its key has receipt None, the call r-paid"),
+        (SET + "receipt = 'r-x' WHERE", "its key has receipt r-x, the call r-paid"),
+        (SET + "doubt = true WHERE", "the doubt of its key is True, its own is False"),
+        (SET + "status = 'released' WHERE", "its key is released although"),
+        (SET + "call = NULL WHERE", "its key is held by nobody"),
+        (SET + "call = gen_random_uuid() WHERE", "which is no call of it"),
+        (SET + "first_sent_at = NULL WHERE", "told to have been sent first never"),
+        (SET + "first_sent_at = first_sent_at + '1s'::interval WHERE", "told to have been sent first"),
+    ],
+)
+def test_an_edited_key_is_found(world: World, edit: str, says: str) -> None:
+    """Its row alone keeps another run from sending it once more."""
+    key = "(SELECT operation FROM fencepost.calls WHERE id = %s)"
+    world.sql(f"{edit} key = {key}", world.paid)
+    for runs in (None, [world.completed]):
+        if "gen_random" not in edit or runs is None:
+            goes_red(world.check(runs=runs), "I6", says, world.paid)
+
+
+def test_an_open_key_that_was_freed_is_found(world: World) -> None:
+    key = "(SELECT operation FROM fencepost.calls WHERE id = %s)"
+    world.sql(f"{SET} status = 'released', doubt = false WHERE key = {key}", world.unknown)
+    said = sentence(world.check(), "I6")
+    assert "its key is released although the call is NEEDS_REPAIR" in said
+    assert "the doubt of its key is False, its own is True" in said
 
 
 def test_what_only_the_kernels_replay_can_see_is_reported_apart(world: World) -> None:

@@ -15,7 +15,7 @@ PROMISES = {
     "I3": "nothing is sent that is invalid, not authorised, expired, or of a stale term",
     "I4": "every attempt has one outcome, or is in flight under a live term; no doubt ends without proof",
     "I5": "accepted fences never fall, and only the holder of the term records",
-    "I6": "the history is unbroken, and the tables are what it says",
+    "I6": "the history is unbroken, and runs, calls and keys are what it says",
     "I6.replay": "the kernel's own replay gives the projection recorded at every change",
     "I7": "no run completed with an open or doubtful call",
     "I8": "after an end nothing happens but evidence, reconciliation and repair",

@@ -13,6 +13,7 @@ from fencepost.states import RunStatus
 from fencepost_ops.checker import chain, dispatches, effects, openings, spending, wire
 from fencepost_ops.checker.books import BookReader, Books, read_books
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables, snapshot
+from fencepost_ops.checker.keys import keys
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
 from fencepost_ops.checker.replayed import replay_faults
 from fencepost_ops.checker.report import Findings, Report, Totals
@@ -49,6 +50,7 @@ def check(
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
     ledger = Ledgered(tables, seen.started, seen.people, seen.absent)
+    findings.broken("I6", keys(ledger))
     owners = Owners(ledger, after.effects)
     before, after = owners.own(before), owners.own(after)
     _tables(findings, tables, settled=settled)
