@@ -1,6 +1,7 @@
-"""The fleet of chaos's own: a server that was killed is dead before it is started again, and then is."""
+"""The fleet of chaos's own: servers that were killed come back, and nobody is left of it, asleep or awake."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 
 from fencepost_ops import chaos_own
+from fencepost_ops.chaos_found import descendants
 from fencepost_ops.chaos_own import OwnFleet
+from fencepost_ops.chaos_strikes import stopped
 from fencepost_ops.fleet import FleetOptions
+from fencepost_ops.folders import is_running
 from fencepost_ops.local import LocalServerError
+from tests.awaiting import until
 
 SLOW = """
 import signal, sys, time
@@ -81,3 +86,27 @@ def test_a_server_that_does_not_die_or_is_not_started_again_is_said(
     monkeypatch.setattr(chaos_own, "DIES_WITHIN_S", 30.0)
     with pytest.raises(LocalServerError, match="Valkey was killed and nobody started it again"):
         fleet.lose("redis-restart")
+
+
+OWNER = """
+import sys, time
+from fencepost_ops.local import ProcessGroup
+with ProcessGroup(out=sys.stderr, grace=0.2, linger=0.2) as group:
+    group.add("worker", ["sh", "-c", "sleep 600 & wait"])
+    while not (pids := group.pids()):
+        time.sleep(0.01)
+    print(pids["worker"], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_whoever_is_frozen_when_chaos_is_killed_ends_with_it_and_so_does_its_pulse() -> None:
+    with subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None
+        worker = int(owner.stdout.readline())
+        (pulse,) = until("a pulse", lambda: descendants(worker))
+        for pid in (worker, pulse):
+            os.kill(pid, signal.SIGSTOP)
+        until("both asleep", lambda: stopped(worker) and stopped(pulse))
+        owner.kill()
+    until("both gone", lambda: not is_running(worker) and not is_running(pulse), 30)
