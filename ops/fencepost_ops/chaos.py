@@ -31,7 +31,7 @@ from fencepost_ops.chaos_storm import Storm
 from fencepost_ops.chaos_strikes import Strikes
 from fencepost_ops.chaos_takeovers import Takeovers
 from fencepost_ops.check import terms
-from fencepost_ops.checker import SandboxBooks, check
+from fencepost_ops.checker import TOLERANCE, SandboxBooks, check
 from fencepost_ops.commands.output import print_json
 from fencepost_ops.demo_plan import TENANT, Order
 from fencepost_ops.demo_screen import FleetLog
@@ -264,7 +264,7 @@ def _struck(
     takeovers.look()
     screen.say("checking the ledger against the services' own books")
     found = isinstance(fleet, FoundFleet)
-    tolerance = timedelta(seconds=1 + plan.furthest_s)  # the services' clock stays behind while ours jumps
+    tolerance = TOLERANCE + timedelta(seconds=plan.furthest_s)  # theirs stays behind while ours jumps
     books = SandboxBooks(trial.sandbox.book)
     others = (
         check(trial.reader.session, books, settled=False, terms=terms(load_app(ORDERS))) if found else None
@@ -291,6 +291,7 @@ def _struck(
         in_calm=takeovers.seconds(calm=True),
         never_claimed=takeovers.never,
         ended_unclaimed=takeovers.ended,
+        tolerance_s=tolerance.total_seconds(),
         seconds=screen.elapsed,
     )
 

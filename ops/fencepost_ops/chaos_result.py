@@ -12,7 +12,7 @@ from fencepost_ops.chaos_figures import Figures
 from fencepost_ops.chaos_plan import ChaosPlan
 from fencepost_ops.chaos_takeovers import spread, told
 from fencepost_ops.check import print_report
-from fencepost_ops.checker import Report
+from fencepost_ops.checker import TOLERANCE, Report
 from fencepost_ops.commands.output import print_table
 from fencepost_ops.trial import Outcome
 
@@ -22,6 +22,7 @@ RECOVERED: Mapping[str, str] = {
     "freeze": "a freeze",
 }
 """The faults after which somebody else has to go on."""
+_WIDE = "{:g} s between the clocks of the ledger, which jumps, and of the services, for every effect"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class ChaosResult:
     `waits` are seconds from enqueueing to the end, run by run; `takeovers` from a strike to the next claim of
     each thing its victim held, by fault, and `in_calm` those of them beside no outage or foul weather. Of
     what victims held `never_claimed` still waits, and `ended_unclaimed` had its run or call end first.
-    `in_hand` counts the strikes at a process that held work.
+    `in_hand` counts the strikes at a process that held work. `tolerance_s` is by how much an effect may
+    seem too early, for the services' clock stays behind while the ledger's jumps.
     """
 
     plan: ChaosPlan
@@ -55,6 +57,7 @@ class ChaosResult:
     in_calm: Mapping[str, list[float]]
     never_claimed: int
     ended_unclaimed: int
+    tolerance_s: float
     seconds: float
 
     @property
@@ -129,6 +132,7 @@ class ChaosResult:
             "recovery_seconds_in_calm": self._recovery(self.in_calm),
             "never_claimed": self.never_claimed,
             "ended_unclaimed": self.ended_unclaimed,
+            "tolerance_seconds": self.tolerance_s,
             "invariants": said["invariants"],
             "invariants_of_all": None if self.others is None else self.others.to_json()["invariants"],
             "waiting": said["waiting"],
@@ -168,6 +172,8 @@ class ChaosResult:
                 found.append((f"recovery after {name}", told(self.takeovers.get(fault, []))))
                 found.append(("  beside no outage", told(self.in_calm.get(fault, []))))
         found.append(("never claimed", f"{self.never_claimed}; {self.ended_unclaimed} had ended by then"))
+        if self.tolerance_s > TOLERANCE.total_seconds():
+            found.append(("tolerance", _WIDE.format(self.tolerance_s)))
         return found
 
     def to_markdown(self) -> str:

@@ -40,6 +40,7 @@ def result(report: Report = GOOD, **changes: Any) -> ChaosResult:
         "in_calm": {"kill": [0.25]},
         "never_claimed": 0,
         "ended_unclaimed": 5,
+        "tolerance_s": 1.0,
         "seconds": 42.34,
     }
     return ChaosResult(**base | changes)
@@ -88,6 +89,18 @@ def test_whatever_went_wrong_is_a_problem(
     assert f"FAILED: {says}" in capsys.readouterr().out
     assert bad.to_markdown().startswith("# Chaos, seed 7: failed\n")
     assert says in bad.to_markdown()
+
+
+def test_a_tolerance_that_is_wider_than_a_checks_own_is_told_everywhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wide = result(tolerance_s=8.7)
+    note = "8.7 s between the clocks of the ledger, which jumps, and of the services, for every effect"
+    print_result(wide)
+    assert note in capsys.readouterr().out
+    assert f"| tolerance | {note} |" in wide.to_markdown()
+    assert wide.to_json()["tolerance_seconds"] == 8.7
+    assert "tolerance" not in dict(result().rows())
 
 
 def test_fault_points_count_as_injected_when_they_fired_and_half_of_them_must() -> None:
