@@ -298,13 +298,16 @@ def test_of_some_runs_nothing_is_said_of_an_effect_that_another_run_had_under_th
 ) -> None:
     theirs = effect(1, 1, origin=origin)
     waited = [call("CANCELLED", attempts=0)]  # for the key, which the other run's call had
+    sent = OperationRow("shop", KEY, "completed", False, UUID(int=9), "r-1", T0, False)
     for rows in (waited, [call("SUCCEEDED", attempts=0, reused=True, receipt="r-1")]):
-        found = held(rows, [], [theirs], DEDUPES, whole=False)
+        found = held(rows, [], [theirs], DEDUPES, whole=False, keys=[sent])
         assert not found["I1"].violations
         assert not found["I2"].violations
+        assert "1 effects under these keys are of attempts of other runs" in found["I2"].notes[0]
     assert held(waited, [], [theirs], DEDUPES)["I1"].violations
     twice = [theirs, replace(theirs, receipt="r-2")]
-    assert "2 effects" in held(waited, [], twice, DEDUPES, whole=False)["I1"].violations[0].message
+    seen = held(waited, [], twice, DEDUPES, whole=False, keys=[sent])["I1"].violations
+    assert "2 effects" in seen[0].message
 
 
 @pytest.mark.parametrize(

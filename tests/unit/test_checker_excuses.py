@@ -114,3 +114,12 @@ def test_what_came_while_the_ledger_was_read_is_the_effect_of_what_had_succeeded
     done = call("SUCCEEDED", receipt="r-1", attempts=1)
     assert not held([done], [attempt(1)], [], DEDUPES, since=[effect(1, 1)])["I1"].violations
     assert held([done], [attempt(1)], [], DEDUPES)["I1"].violations
+
+
+def test_of_some_runs_an_effect_under_a_key_that_nobody_ever_sent_is_nobodys_but_theirs() -> None:
+    free = OperationRow("shop", KEY, "open", False, CALL, None, None, False)
+    for keys in ([free], []):
+        row = call("INTENT_RECORDED", attempts=0)
+        found = held([row], [], [effect(1, 1, origin=Origin())], DEDUPES, whole=False, keys=keys)
+        assert "an effect that should not be" in found["I1"].violations[0].message
+        assert "no such attempt was ever recorded" in found["I2"].violations[0].message

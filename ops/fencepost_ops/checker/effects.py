@@ -52,6 +52,9 @@ def check_effects(
             "I2", f"{lost}, and their attempts with it: fencepost audit says what has no intent now"
         )
     known = [e for e in kept if whole or not _anothers(ledger, e)]
+    if len(known) < len(kept):
+        theirs = f"{len(kept) - len(known)} effects under these keys are of attempts of other runs"
+        findings.note("I2", f"{theirs}, which were not read: check those runs, or --all")
     now = [e for e in books.effects if whole or _mine(ledger, e)]
     _Intents(findings, ledger, books, terms).check(now, known, found)
     findings.looked("I2", len(known))
@@ -64,10 +67,15 @@ def _mine(ledger: Ledgered, effect: BookEffect) -> bool:
 
 
 def _anothers(ledger: Ledgered, effect: BookEffect) -> bool:
-    """Whether it is of a run that was not read: one that was waited for its key, or took its result."""
+    """Whether it is of a run that was not read: one that sent its key, and whose key was waited for or whose
+    result was taken. What nobody ever sent is nobody's.
+    """
     if effect.origin.call is not None:
         return effect.origin.call not in ledger.calls
-    return not any(call.attempts for call in ledger.of_key.get(effect.key or "", ()))
+    calls = ledger.of_key.get(effect.key or "", ())
+    kept = [ledger.tables.operations.get((call.tenant, effect.key or "")) for call in calls]
+    sent = any(row is not None and row.first_sent_at is not None for row in kept)
+    return sent and not any(call.attempts for call in calls)
 
 
 # -- I1 ------------------------------------------------------------------------------------------------
