@@ -38,6 +38,7 @@ from fencepost_ops.demo_screen import FleetLog
 from fencepost_ops.fleet import ORDERS, new_seed
 from fencepost_ops.installation import need_parts
 from fencepost_ops.local import LocalServerError
+from fencepost_ops.sandbox.process import SandboxError
 from fencepost_ops.trial import Trial, data_folder, interruptible
 from fencepost_ops.up import Scale
 
@@ -202,7 +203,7 @@ def _tried(plan: ChaosPlan, asked: _Asked, *, keep: bool) -> tuple[ChaosResult, 
                 raise
             if keep or result.problems:
                 kept = _kept(folder)
-    except (LocalServerError, TimeoutError, RuntimeError) as error:
+    except (LocalServerError, TimeoutError, SandboxError) as error:
         raise Unreachable(str(error)) from error
     return result, kept
 

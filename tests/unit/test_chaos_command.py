@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from fencepost.errors import UsageError
+from fencepost.errors import Unreachable, UsageError
 from fencepost_ops import chaos as module
 from fencepost_ops.chaos import chaos, renamed
 from fencepost_ops.chaos_plan import FAULTS, OWN_ONLY, SCALE, ChaosPlan, Doze, make_chaos
 from fencepost_ops.chaos_result import ChaosResult
+from fencepost_ops.local import LocalServerError
+from fencepost_ops.sandbox.process import SandboxError
 from tests.unit.test_chaos_result import FIGURES, GOOD, result
 
 
@@ -71,6 +73,27 @@ def test_one_that_failed_is_kept_and_says_how_to_try_it_again(tried: dict[str, A
     assert (kept / "chaos.log").read_text() == "a strike\n"
     (kept / "chaos.log").unlink()
     kept.rmdir()
+
+
+@pytest.mark.parametrize(
+    ("broke", "said"),
+    [
+        (SandboxError("the sandbox did not start: no port"), Unreachable),
+        (LocalServerError("Postgres was killed and still runs after 30 s"), Unreachable),
+        (TimeoutError("not ready after 60 s: planner"), Unreachable),
+        (RuntimeError("dictionary changed size during iteration"), RuntimeError),
+    ],
+)
+def test_only_what_cannot_be_reached_is_unreachable_and_a_bug_of_ours_is_a_bug(
+    broke: Exception, said: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def breaks(*_: Any) -> ChaosResult:
+        raise broke
+
+    monkeypatch.setattr(module, "_own", breaks)
+    done = CliRunner().invoke(chaos, ["--runs", "5"])
+    assert type(done.exception) is said
+    assert str(done.exception) == str(broke)
 
 
 def test_only_the_faults_asked_for_come(tried: dict[str, Any]) -> None:

@@ -19,10 +19,14 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 
 
+class SandboxError(RuntimeError):
+    """The sandbox did not start, or answered that it would not do what it was asked."""
+
+
 class SandboxProcess:
     """One sandbox in a process of its own; it ends with this process, however that dies.
 
-    `config` is what `POST /admin/config` takes; without a `port` the system chooses one. Raises RuntimeError
+    `config` is what `POST /admin/config` takes; without a `port` the system chooses one. Raises SandboxError
     with its last words if it does not start.
     """
 
@@ -75,7 +79,7 @@ class SandboxProcess:
         if not line:
             self.kill()
             words = (self.data / "sandbox.log").read_text(encoding="utf-8", errors="replace").strip()
-            raise RuntimeError(f"the sandbox did not start: {words[-500:]}")
+            raise SandboxError(f"the sandbox did not start: {words[-500:]}")
         self._url = line
         self._port = urlsplit(line).port or 0
 
@@ -152,11 +156,11 @@ class SandboxProcess:
         self.post("/admin/items", {"sku": sku, "stock": stock})
 
     def get(self, path: str) -> dict[str, Any]:
-        """GET a JSON object. Raises RuntimeError for any other answer."""
+        """GET a JSON object. Raises SandboxError for any other answer."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """POST a JSON object and return the JSON answer. Raises RuntimeError for any other answer."""
+        """POST a JSON object and return the JSON answer. Raises SandboxError for any other answer."""
         return self._call("POST", path, body)
 
     def _call(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -169,6 +173,6 @@ class SandboxProcess:
         finally:
             connection.close()
         if response.status >= 300:
-            raise RuntimeError(f"{method} {path} answered {response.status}: {text.decode()}")
+            raise SandboxError(f"{method} {path} answered {response.status}: {text.decode()}")
         answer: dict[str, Any] = json.loads(text)
         return answer
