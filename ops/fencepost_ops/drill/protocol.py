@@ -55,7 +55,8 @@ class Fault(_Strict):
         None,
         gt=0,
         le=86_400,
-        description="seconds a pause or delay lasts; a pause without it lasts until somebody has taken over, or can no more. "
+        description="seconds a pause or delay lasts; a pause without it lasts until somebody has taken over, "
+        "or can no more. "
         "At dispatch.before_wire and reconcile.before_lookup a delay is the network's: the request lands so "
         "much later",
     )
