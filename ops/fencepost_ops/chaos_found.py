@@ -7,7 +7,6 @@ looked for by name across the machine. What of it is killed, `fencepost up` star
 from __future__ import annotations
 
 import fcntl
-import os
 import shlex
 import signal
 import time
@@ -21,6 +20,7 @@ import redis
 
 from fencepost.errors import Unreachable, UsageError
 from fencepost_ops.chaos_own import wipe
+from fencepost_ops.chaos_processes import descendants, send
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.fleet import ORDERS
 from fencepost_ops.folders import is_running
@@ -107,7 +107,7 @@ class FoundFleet:
 
     def _kill(self, what: str, pid_of: Callable[[], int | None], number: int) -> None:
         pid = self._own(what, pid_of)
-        os.kill(pid, number)
+        send([pid], number, lambda each: each in descendants(self._owner))
         until = time.monotonic() + BACK_WITHIN_S
         while (now := pid_of()) in (None, pid):
             if time.monotonic() > until:
@@ -164,22 +164,6 @@ def _exports(file: Path) -> dict[str, str]:
         raise UsageError(f"{file} cannot be read: {error.strerror}; run chaos as who runs `up`") from error
     pairs = (word.partition("=") for line in words for word in line[1:] if line[0] == "export")
     return {name: value for name, _, value in pairs}
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes below this one at this moment."""
-    below: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            below.setdefault(parent, []).append(int(entry.name))
-    found: set[int] = set()
-    left = [pid]
-    while left:
-        young = below.get(left.pop(), [])
-        found.update(young)
-        left += young
-    return found
 
 
 def _named(pid: int) -> tuple[str, str] | None:

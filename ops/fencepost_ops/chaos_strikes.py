@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from fencepost_ops.chaos_plan import (
     Strike,
     fault_of,
 )
+from fencepost_ops.chaos_processes import children, send, stopped, wake
 from fencepost_ops.chaos_takeovers import Takeovers
 from fencepost_ops.demo_plan import Kill
 from fencepost_ops.fleet import ROLES
@@ -95,7 +95,6 @@ class Strikes:
     done: Counter[str] = field(default_factory=Counter)
     armed: int = 0
     in_hand: Counter[str] = field(default_factory=Counter)
-    paused: int = 0
     _passing: list[_Passing] = field(default_factory=list)
     _most: dict[str, int] = field(default_factory=dict)  # processes of a role that were there at once
     _armed: dict[str, list[str]] = field(default_factory=dict)
@@ -125,7 +124,6 @@ class Strikes:
         known = {pid for one in self._passing for pid in one.pids}
         for name, pid in self.fleet.pids().items():
             if pid not in known and stopped(pid):
-                self.paused += 1
                 self._last(f"a pause of {name}", PAUSED_S, lambda: None, (pid,))
         for one in list(self._passing):
             if time.monotonic() >= one.until:
@@ -170,7 +168,12 @@ class Strikes:
         passing: _Passing | None = None
         if isinstance(one, Doze):  # noted first: however this is cut short, whoever sleeps is woken
             passing = self._last(f"a freeze of {name}", one.for_s, lambda: None, pids)
-        signalled = [each for each in pids if _signalled(each, signal.SIGSTOP if dozes else signal.SIGKILL)]
+        number = signal.SIGSTOP if dozes else signal.SIGKILL
+        signalled = send(
+            pids,
+            number,
+            lambda each: each in (self.fleet.pids(one.role).values() if each == pid else children(pid)),
+        )
         if pid not in signalled:  # it had just died of something else
             if passing is not None:
                 self._passing.remove(passing)
@@ -304,36 +307,3 @@ def _marker(spec: str) -> str:
     """The name of the file by which a fault point says that it has fired."""
     (one,) = parse_faults(spec)
     return one.marker
-
-
-def _signalled(pid: int, number: int) -> bool:
-    with suppress(ProcessLookupError):
-        os.kill(pid, number)
-        return True
-    return False
-
-
-def wake(pids: Iterable[int]) -> None:
-    """SIGCONT to those that are stopped."""
-    for pid in pids:
-        if stopped(pid):
-            _signalled(pid, signal.SIGCONT)
-
-
-def _stat(pid: int) -> list[str]:
-    """What /proc says of a process after its name: state, parent and so on; nothing of one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def stopped(pid: int) -> bool:
-    """Whether a process is stopped by a signal."""
-    return _stat(pid)[:1] == ["T"]
-
-
-def children(pid: int) -> tuple[int, ...]:
-    """The processes that this one has started."""
-    everybody: Iterable[int] = (int(entry.name) for entry in Path("/proc").glob("[0-9]*"))
-    return tuple(other for other in everybody if _stat(other)[1:2] == [str(pid)])

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from fencepost_ops import chaos_own
-from fencepost_ops.chaos_found import descendants
 from fencepost_ops.chaos_own import OwnFleet
-from fencepost_ops.chaos_strikes import stopped
+from fencepost_ops.chaos_processes import descendants, stopped
 from fencepost_ops.fleet import FleetOptions
 from fencepost_ops.folders import is_running
 from fencepost_ops.local import LocalServerError
