@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -24,6 +25,7 @@ from pydantic import BaseModel
 import fencepost_ops
 from fencepost import App, BookedEffect, Context, Contract, Effect, Lookup, Request, Turn, UsageError
 from fencepost_ops import pytest_plugin
+from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.users import downstream
 from fencepost_ops.drill.users.engine import UserDrill
 from fencepost_ops.examples import wrong_tools as tools
@@ -360,6 +362,17 @@ def test_what_is_wrong_with_a_test_is_said_in_a_sentence(fencepost_drill: UserDr
     )
 
 
+def test_a_fault_that_a_history_no_longer_passes_is_noted(fencepost_drill: UserDrill) -> None:
+    lost = {"at": "dispatch.response_lost", "do": "lost"}
+    both = Protocol.model_validate({"name": "both", "faults": [lost, lost | {"nth": 7}]})
+    till = tools.Till(fencepost_drill.now, remembers=tools.DAY)
+    given: dict[str, Any] = {"service": till, "env": ENV, "protocol": both}
+    result = fencepost_drill(tools.app, "right.dedupes", ARGS, **given).assert_one_effect()
+    (note,) = result.notes
+    assert note.startswith("never struck: lost at dispatch.response_lost, passage 7;")
+    assert note in result.summary()
+
+
 def test_what_a_fake_raises_is_the_test_s_own_error(fencepost_drill: UserDrill) -> None:
     def fake(_request: Any) -> tuple[int, Any]:
         raise LookupError("a bug of the fake")
@@ -382,15 +395,14 @@ def test_swallowed(fencepost_drill):
 
 
 def run_pytest(folder: Path, *arguments: str, before: str = "pass") -> subprocess.CompletedProcess[str]:
-    installed = any(one.value == "fencepost_ops.pytest_plugin" for one in entry_points(group="pytest11"))
-    plugin = [] if installed else ["-p", "fencepost_ops.pytest_plugin"]
+    plugin = ["-p", "fencepost_ops.pytest_plugin"]  # alone: others take seconds to load
     program = f"import sys; {before}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    options = ["-W", "error", "-p", "no:cacheprovider", "-p", "no:xdist", "--strict-markers", "-q", *plugin]
+    options = ["-W", "error", "-p", "no:cacheprovider", "--strict-markers", "-q", *plugin]
     path = os.pathsep.join(str(ROOT / name) for name in ("shared", "workers", "relay", "ops"))
     return subprocess.run(
         [sys.executable, "-c", program, *options, *arguments],
         cwd=folder,
-        env=os.environ | {"PYTHONPATH": path},
+        env=os.environ | {"PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=110,
@@ -400,7 +412,7 @@ def run_pytest(folder: Path, *arguments: str, before: str = "pass") -> subproces
 
 def test_the_example_passes_a_wrong_tool_fails_and_the_time_it_took_is_told(tmp_path: Path) -> None:
     example = EXAMPLE.read_text()
-    narrowed = example.replace('tool="billing.charge",', 'tool="billing.charge", only=(),')
+    narrowed = example.replace('tool="billing.charge",', f'tool="billing.charge", protocol={LOST!r},')
     assert narrowed != example
     (tmp_path / "test_billing.py").write_text(narrowed)
     (tmp_path / "test_wrong.py").write_text(FAILING)
@@ -413,6 +425,14 @@ def test_the_example_passes_a_wrong_tool_fails_and_the_time_it_took_is_told(tmp_
         r"fencepost_drill: 2 sweeps, \d+ histories in .* its Postgres was started in", done.stdout
     )
     assert done.stderr == ""
+
+
+def test_pytest_loads_the_plugin_by_its_name_and_by_its_entry_point() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["pytest11"]
+    assert declared == {pytest_plugin.__name__: pytest_plugin.__name__}
+    installed = {one.name: one for one in entry_points(group="pytest11")}
+    if (one := installed.get(pytest_plugin.__name__)) is not None:
+        assert one.load() is pytest_plugin
 
 
 def test_without_an_extra_the_fixture_says_what_to_install_and_other_tests_run(tmp_path: Path) -> None:

@@ -11,11 +11,15 @@ from typing import Any
 import pytest
 
 from fencepost import BookedEffect, Request, Response, UsageError
+from fencepost.testing import POINTS
+from fencepost_ops.checker import Report, Totals
+from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import LOSES, Protocol
 from fencepost_ops.drill.users import plan, probe
 from fencepost_ops.drill.users.downstream import is_loopback
-from fencepost_ops.drill.users.entries import read_entries
+from fencepost_ops.drill.users.entries import Entry, grown, read_entries
 from fencepost_ops.drill.users.exchanges import Received, response_of
+from fencepost_ops.drill.users.played import Played
 from fencepost_ops.examples import wrong_tools as tools
 
 AT = datetime(2030, 1, 1, tzinfo=UTC)
@@ -141,6 +145,70 @@ def test_a_protocol_without_runs_gets_the_run_of_the_call() -> None:
     assert one.completed(bare).runs == [one.run]
     own = one.run.model_copy(update={"deadline_s": 7.0})
     assert one.completed(Protocol(name="mine", runs=[own])).runs == [own]
+
+
+def test_a_long_name_hides_no_case_and_no_history() -> None:
+    name = "t" * 96 + ".x y"
+    run = case("right.lookup").run
+    long = plan.Case(
+        name, tools.app.tool("right.lookup"), run, run.model_copy(update={"run_key": plan.OTHER})
+    )
+    faults = plan.singles(dict.fromkeys(POINTS, 3), ("*",))
+    pairs = [
+        (a, b) for a in faults[:40] for b in faults if plan.paired(b.at) and (a.at, a.nth) != (b.at, b.nth)
+    ]
+    protocols = [*plan.invited(long, dict.fromkeys(POINTS, 3)), *map(long.struck, faults)]
+    protocols += [long.struck(*pair) for pair in pairs]
+    names = [one.name for one in protocols]
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 100
+    cases = {one.name.rpartition(".")[2]: played(one).case for one in protocols if len(one.runs) > 1}
+    assert cases == {"again": "again", "other": "other"}
+    assert {played(one).case for one in protocols if len(one.runs) == 1} == {None}
+    renamed = next(one for one in protocols if len(one.runs) > 1).model_copy(update={"name": "mine"})
+    assert played(renamed).case == "again"
+
+
+def played(protocol: Protocol) -> Played:
+    outcome = Outcome(protocol, (), (), 0, 0.0, (), (), {}, 0, (), Report((), Totals(0, 0, 0, 0, 0, 0, 0, 0)))
+    return Played(outcome, (), (), (), ())
+
+
+@pytest.mark.parametrize("pattern", ["dispach.*", "dispatch", "", "relay.after_publish "])
+def test_a_pattern_of_no_point_is_refused(pattern: str) -> None:
+    plan.check_patterns(("*", "dispatch.*", "relay.after_publish"))
+    with pytest.raises(UsageError, match="matches no fault point"):
+        plan.check_patterns(("dispatch.*", pattern))
+
+
+def entries(*told: tuple[str | None, str | None, str]) -> list[Entry]:
+    return [Entry(*one) for one in told]
+
+
+ONE, TWO = ("k", "r-1", "paid"), ("k", "r-2", "paid")
+NO_ID, CHANGED = ("k", None, "at 10:00"), ("k", None, "at 10:05")
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "fresh", "gone"),
+    [
+        ([], [ONE], ["receipt r-1"], []),
+        ([ONE], [ONE], [], []),
+        ([ONE], [ONE, TWO], ["receipt r-2"], []),
+        ([ONE], [TWO, ONE], ["receipt r-2"], []),  # the newest first
+        ([ONE], [ONE, ONE], ["receipt r-1"], []),
+        ([ONE], [("k", "r-1", "refunded")], [], []),  # the same effect, of which more is said
+        ([ONE], [TWO], ["receipt r-2 (in the book in the place of receipt r-1)"], ["receipt r-1"]),
+        ([NO_ID], [CHANGED], ["at 10:05 (in the book in the place of at 10:00)"], ["at 10:00"]),
+        ([ONE], [], [], ["receipt r-1"]),
+        ([ONE, TWO], [TWO], [], ["receipt r-1"]),
+    ],
+)
+def test_what_is_new_in_a_book_and_what_it_lost(
+    before: list[Any], now: list[Any], fresh: list[str], gone: list[str]
+) -> None:
+    new, lost = grown(entries(*before), entries(*now))
+    assert ([one.named for one in new], [one.named for one in lost]) == (fresh, gone)
 
 
 def test_differences_are_told_by_their_place() -> None:
