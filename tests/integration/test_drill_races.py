@@ -3,13 +3,17 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 
 from fencepost import commands as c
+from fencepost.errors import UsageError
 from fencepost.outcomes import Applied
 from fencepost.recovery import Answer
+from fencepost_ops.drill import races as races_of_threads
+from fencepost_ops.drill.people import Producer
 from fencepost_ops.drill.races import RUNS, Races
 from fencepost_ops.local import LocalPostgres
 from tests.acceptance.weather import LONG
@@ -37,6 +41,28 @@ def test_a_fleet_of_threads_on_colliding_intents_breaks_nothing(races: Races) ->
     assert result.runs == ROUNDS * RUNS
     assert result.effects > 0
     assert {"delays", "lost COMMITs", "doubled messages"} <= result.counts.keys()
+
+
+def test_a_round_ends_although_its_producers_and_its_sweeper_do_not(
+    postgres: LocalPostgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def refused(*_given: object) -> None:
+        raise UsageError("planted")
+
+    monkeypatch.setattr(races_of_threads, "ENDS_S", 1.0)
+    monkeypatch.setattr(races_of_threads, "LETS_GO_S", 1.0)
+    monkeypatch.setattr(races_of_threads, "sweep", lambda *_given: go_on.wait(60))
+    monkeypatch.setattr(Producer, "ask", refused)
+    with closing(Races(postgres, 2, "drill_races_end")) as one:
+        try:
+            failures = one.round(1)
+        finally:
+            go_on.set()
+    assert failures[0].startswith("it did not come to an end within 1 s: ")
+    assert failures[1] == "still at work after 1 s: sweeper"
+    assert one.result.stuck
 
 
 def at_once(*works: Callable[[], Any]) -> list[Any]:

@@ -66,6 +66,8 @@ def race_all(rounds: int, *, seed: int, as_json: bool) -> bool:
             failures = races.round(number)
             said = f": {failures[0]}" if failures else ""
             click.echo(f"{number} of {rounds} rounds, {len(failures)} failures{said}", err=True)
+            if races.result.stuck:
+                break
     if as_json:
         print_json(races.result.to_json())
     else:

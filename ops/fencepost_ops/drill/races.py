@@ -53,6 +53,7 @@ from fencepost_workers.sweep import sweep
 RUNS: Final = 24
 STORM_S: Final = 8.0  # real seconds in which chance strikes, unless most runs end before; then it is calm
 ENDS_S: Final = 60.0  # real seconds a round may take
+LETS_GO_S: Final = 30.0  # real seconds its threads have to end once it is over
 CREW: Final = {Queue.PLANNER: 2, Queue.DISPATCHER: 4, Queue.RECONCILER: 2, Queue.COMPENSATOR: 2}
 _TICK_S: Final = 0.004
 _SKEW: Final = timedelta(seconds=5)  # between a service's look at a clock that runs fast, and the ledger's
@@ -78,7 +79,9 @@ _DEADLOCKS: Final = "SELECT deadlocks FROM pg_stat_database WHERE datname = curr
 
 @dataclass
 class Raced:
-    """What came of some rounds. `counts`: how often chance struck, and what the ledger answered."""
+    """What came of some rounds. `counts`: how often chance struck, and what the ledger answered. `stuck`:
+    threads of a round would not end, and nothing may run beside them any more.
+    """
 
     seed: int
     rounds: int = 0
@@ -89,6 +92,7 @@ class Raced:
     evidence: int = 0
     repairs: int = 0
     deadlocks: int = 0
+    stuck: bool = False
     counts: Counter[str] = field(default_factory=Counter)
     noted: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
@@ -158,6 +162,7 @@ class Races:
         result.effects += totals.effects
         result.evidence += totals.evidence
         result.repairs += one.repairs
+        result.stuck |= one.stuck
         result.deadlocks = one.deadlocks()
         result.counts.update(one.chance.counts)
         result.noted.update(v.invariant for v in report.verdicts if v.notes)
@@ -169,9 +174,8 @@ class _Round:
 
     def __init__(self, ledger: DrillLedger, seed: int) -> None:
         self.chance = Chance(seed)
-        self.repairs = 0
-        self._ledger = ledger
-        self._asked = asked(seed)
+        self.repairs, self.stuck = 0, False
+        self._ledger, self._asked = ledger, asked(seed)
         self._clock = VirtualClock(seed)
         self._redis = RacingRedis(self.chance)
         self._services = RacingServices(self._clock, self.chance)
@@ -248,9 +252,8 @@ class _Round:
         if self._producing() or self._services.lands_next is not None or +self._busy:
             return False
         ((later, soon),) = self._sight.execute(_OPEN).fetchall()
-        if soon or +self._busy:
-            return False
-        return not self._decide() and not later  # whoever waits for another's key goes on once it is decided
+        # Whoever waits for another's key goes on once it is decided.
+        return not (soon or +self._busy) and not self._decide() and not later
 
     def _going(self) -> list[UUID]:
         return [run for (run,) in self._sight.execute(_GOING)]
@@ -270,13 +273,11 @@ class _Round:
         waiting = self._sight.execute(_REPAIRS).fetchall()
         if not waiting:
             return False
-        both = [
-            threading.Thread(target=self._settle, args=(list(order),)) for order in (waiting, waiting[::-1])
-        ]
+        orders = (waiting, waiting[::-1])
+        both = [threading.Thread(target=self._settle, args=(list(order),)) for order in orders]
         for one in both:
             one.start()
-        for one in both:
-            one.join()
+        self._join(both)
         return True
 
     def _settle(self, calls: list[tuple[UUID, str]]) -> None:
@@ -288,19 +289,26 @@ class _Round:
         }
         for call, key in calls:
             receipt = booked.get(key)
+            ended = "SUCCEEDED" if receipt else "FAILED"
             try:
-                client.repair(
-                    call, "SUCCEEDED" if receipt else "FAILED", "pat", "looked into the book", receipt
-                )
+                client.repair(call, ended, "pat", "looked into the book", receipt)
                 self.repairs += 1
             except FencepostError:  # the other was first
                 self.chance.count("repairs refused")
 
     def _end(self) -> None:
         self._over.set()
-        for thread in self._threads:
-            thread.join()
+        self.chance.calm.set()
+        self._join(self._threads)
         self._threads.clear()
+
+    def _join(self, threads: list[threading.Thread]) -> None:
+        by = time.monotonic() + LETS_GO_S
+        for thread in threads:
+            thread.join(max(0.0, by - time.monotonic()))
+        if stuck := [thread.name for thread in threads if thread.is_alive()]:
+            self.stuck = True
+            self._failures.append(f"still at work after {LETS_GO_S:g} s: {', '.join(stuck)}")
 
     # -- its threads ----------------------------------------------------------------------------------------
 
@@ -359,7 +367,8 @@ class _Round:
         producer, order = Producer(self._pools["producer"]), list(enumerate(self._asked))
         random.Random(number).shuffle(order)
         for place, one in order:
-            while not _forgiving(lambda: producer.ask(one, place)):  # noqa: B023 - called at once
+            asking = partial(producer.ask, one, place)
+            while not self._over.is_set() and not _forgiving(asking):
                 self.chance.count("asked again")
 
     def _cancel(self) -> None:
