@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from fencepost import recovery
 from fencepost_ops.drill.app import CONTRACTS
 from fencepost_ops.drill.command import drill as command
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.explore import Exploration, explored
 from fencepost_ops.drill.jobs import HUNG, Alone, Crew, tell
 from fencepost_ops.drill.many import keep, shortened
-from fencepost_ops.drill.protocol import Protocol, read_protocol
+from fencepost_ops.drill.protocol import Fault, Protocol, read_protocol
 from fencepost_ops.drill.shrink import size
 from fencepost_ops.drill.sweep import Base, Sweep
 from fencepost_ops.local import LocalPostgres
@@ -41,6 +42,17 @@ def test_a_quick_sweep_is_clean(drill: Drill) -> None:
     assert (result.bases, result.singles, result.pairs, result.never) == (6, 30, 15, 0)
     assert (len(result.contracts), len(result.shapes)) == (6, 4)
     assert result.left_out > 1000
+
+
+def test_a_fleet_that_leaves_everything_to_people_is_found(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Fault(at="dispatch.response_lost", do="lost")
+    asked = next(one for n in range(693, 999, 3) if lost in (one := explored(1, n)).faults)
+    swept = Base("lookup", "one").protocol(lost)
+    assert [tell(drill, 1, one).kinds for one in (swept, asked)] == [(), ()]
+    monkeypatch.setattr(recovery, "recover", lambda *_given: recovery.Repair("planted"))
+    assert [tell(drill, 1, one).kinds for one in (swept, asked)] == [("unexpected",), ("unexpected",)]
 
 
 @pytest.mark.timeout(7200)

@@ -5,6 +5,7 @@ from collections import Counter
 from fencepost.testing import POINTS
 from fencepost_ops.drill.explore import explored
 from fencepost_ops.drill.protocol import parse_protocol
+from fencepost_ops.drill.sweep import HOPELESS
 
 MANY = [explored(7, number) for number in range(1, 801)]
 
@@ -42,6 +43,14 @@ def test_everything_occurs() -> None:
         assert len({getattr(run, name) for run in runs}) > 2
     assert {protocol.persons for protocol in MANY} == {True, False}
     assert {protocol.interleave is None for protocol in MANY} == {True, False}
+
+
+def test_in_every_third_nothing_may_wait_for_a_person() -> None:
+    patient = [protocol for protocol in MANY if protocol.expect.waiting == 0]
+    assert patient == MANY[2::3]
+    assert not any(protocol.persons for protocol in patient)
+    assert not any(run.input["contract"] in HOPELESS for protocol in patient for run in protocol.runs)
+    assert sum(bool(protocol.faults) for protocol in patient) > len(patient) / 2
 
 
 def test_intents_collide_between_runs() -> None:

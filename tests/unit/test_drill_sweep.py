@@ -80,6 +80,11 @@ def test_everything_that_can_happen_at_a_point_is_tried(point: str) -> None:
         assert action.at(point, 3).nth == 3, "each is a fault a protocol may have"
 
 
+def test_nothing_may_wait_for_a_person_where_the_fleet_can_find_out() -> None:
+    forgiven = {base.contract for base in BASES if base.protocol(crash(WIRE)).expect.waiting != 0}
+    assert forgiven == {"neither"}
+
+
 def test_a_delay_on_the_wire_is_tried_within_the_attempts_time_and_beyond_it() -> None:
     assert sorted(a.for_s or 0 for a in actions(WIRE) if a.do == "delay" and not a.answers) == [2.0, 40.0]
 

@@ -3,6 +3,7 @@
 What chance decides: how many runs, of which shapes, contracts, budgets and deadlines, and whether they mean
 the same intent; how many processes; which overtakes which; up to five faults of every kind at any point; what
 befalls Redis, its messages and the ledger's clock; who cancels; whether people answer what waits for them.
+Every third is one in which nothing may be left to people.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Any, Final, TypeVar
 from fencepost.testing import POINTS
 from fencepost_ops.drill.app import CONTRACTS
 from fencepost_ops.drill.jobs import Runs, Told
-from fencepost_ops.drill.protocol import Asked, Event, Fault, Fleet, Limits, Protocol
-from fencepost_ops.drill.sweep import SHAPES, actions
+from fencepost_ops.drill.protocol import Asked, Event, Expect, Fault, Fleet, Limits, Protocol
+from fencepost_ops.drill.sweep import HOPELESS, SHAPES, actions
 
 T = TypeVar("T")
 
 _OFTEN: Final = frozenset({"ledger.in_transaction", "relay.after_take", "relay.after_publish"})
 _PAUSES_S: Final = (0.5, 2.0, 4.5, 6.0, 8.0, 15.0, 40.0, 90.0)
 _DEADLINES_S: Final = (4.0, 8.0, 15.0, 30.0, 120.0, 120.0, 600.0)
+_ENOUGH_S: Final = 1200.0  # for five faults of at most ninety seconds, and what follows them
+_PATIENT_EVERY: Final = 3
 _JUMPS_S: Final = (-600.0, -60.0, -5.0, -0.5, 0.5, 5.0, 60.0, 600.0)
 _MISCHIEF: Final = ("wipe_redis", "double_messages", "lose_messages", "turn_messages", "sweep")
 _SLOWEST: Final = 5
@@ -34,7 +37,7 @@ def explored(seed: int, number: int) -> Protocol:
     """The history of this number under this seed. The same two give the same protocol."""
     chance = random.Random(f"fencepost {seed} {number}")
     runs = _runs(chance)
-    return Protocol(
+    drawn = Protocol(
         name=f"explore-{seed}-{number}",
         seed=chance.randrange(1_000_000),
         runs=runs,
@@ -44,6 +47,27 @@ def explored(seed: int, number: int) -> Protocol:
         events=_events(chance, len(runs)),
         interleave=chance.randrange(1_000_000) if chance.random() < 0.7 else None,
         persons=chance.random() < 0.4,
+    )
+    return _patient(drawn) if number % _PATIENT_EVERY == 0 else drawn
+
+
+def _patient(drawn: Protocol) -> Protocol:
+    """The same, but that the fleet may ask or repeat, and has the time for it: then nobody may wait for a
+    person. In all others somebody may have to, and nothing is said of it.
+    """
+
+    def given(run: Asked) -> Asked:
+        hopeful = run.input | ({"contract": "lookup"} if run.input["contract"] in HOPELESS else {})
+        return run.model_copy(update={"input": hopeful, "deadline_s": _ENOUGH_S, "attempts": None})
+
+    return drawn.model_copy(
+        update={
+            "runs": [given(run) for run in drawn.runs],
+            "events": [event for event in drawn.events if event.do != "jump_clock"],
+            "limits": Limits(),
+            "persons": False,
+            "expect": Expect(waiting=0),
+        }
     )
 
 

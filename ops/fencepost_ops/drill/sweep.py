@@ -28,7 +28,7 @@ from typing import Any, Final
 from fencepost.testing import POINTS
 from fencepost_ops.drill.app import CONTRACTS
 from fencepost_ops.drill.jobs import Runs, Told
-from fencepost_ops.drill.protocol import LOSES, WIRES, Asked, Event, Fault, Protocol
+from fencepost_ops.drill.protocol import LOSES, WIRES, Asked, Event, Expect, Fault, Protocol
 
 SHAPES: Final = ("one", "two", "both", "stop")
 PLAN: Final = "compensate.after_plan"
@@ -41,6 +41,8 @@ SWEEP_AT_S: Final = 3.0
 WIRE, LOOKUP = WIRES
 SHORT_S: Final = 2.0  # less than an attempt's time
 LATE_S: Final = 40.0  # beyond an attempt's time and the contract's settle: 5 s and 2 s
+HOPELESS: Final = frozenset({"neither"})
+"""Contracts under which nobody but a person can find out: under all others nothing may wait for one."""
 _SLOWEST: Final = 5
 
 
@@ -101,6 +103,7 @@ class Base:
             runs=[Asked(planner=self.shape, input={"contract": self.contract})],
             events=[Event(at_s=SWEEP_AT_S, do="sweep")],
             faults=list(faults),
+            expect=Expect() if self.contract in HOPELESS else Expect(waiting=0),
         )
 
 
