@@ -247,10 +247,13 @@ def test_a_wire_that_never_ends_is_the_test_s_own_error(
     fencepost_drill: UserDrill, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(downstream, "MOST_S", 0.05)
-    stuck = threading.Event()
+    stuck, given_up = threading.Event(), []
 
     async def waits() -> None:
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            given_up.append("waits")
 
     async def blocks() -> None:
         stuck.wait()
@@ -260,8 +263,28 @@ def test_a_wire_that_never_ends_is_the_test_s_own_error(
         for coroutine in (waits(), blocks()):
             with pytest.raises(downstream.Endless):
                 downstream.finished(coroutine)
+        assert given_up == ["waits"]
     finally:
         stuck.set()
+
+
+def test_what_a_killed_tool_still_tries_goes_nowhere_by_a_wire(fencepost_drill: UserDrill) -> None:
+    app, done, seen = App("shop"), [], []
+    send, undo = fencepost_drill.line(done.append), fencepost_drill.line(done.clear)
+
+    @app.python("shop.ping", effect=Effect.IRREVERSIBLE, intent=_intent)
+    def ping(args: Ping, attempt: Any) -> None:
+        try:
+            send(attempt.operation_key)
+        except BaseException as error:
+            seen.append(type(error).__name__)
+            undo()
+            raise
+
+    killed = LOST.replace('"do": "lost"', '"do": "crash"')
+    result = fencepost_drill(app, "shop.ping", ARGS, book=done, protocol=killed).assert_one_effect()
+    assert seen == ["Killed"]  # which no SIGKILL would let it see
+    assert len(done) == len(result.played[0].entries) == 1
 
 
 # -- A book that does not tell everything -----------------------------------------------------------------
