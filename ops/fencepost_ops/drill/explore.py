@@ -64,7 +64,7 @@ def _patient(drawn: Protocol) -> Protocol:
         update={
             "runs": [given(run) for run in drawn.runs],
             "events": [event for event in drawn.events if event.do != "jump_clock"],
-            "limits": Limits(),
+            "limits": Limits(attempts=20, reconcile_for_s=_ENOUGH_S, takeovers=50),
             "persons": False,
             "expect": Expect(waiting=0),
         }
