@@ -30,6 +30,19 @@ _HOLDERS = OUTCOMES | {
     "ToolEffectReconciled",
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
+_NEVER_FIRST = _RUN_HOLDERS | {
+    "ToolProposalRecorded",
+    "ArgumentsCanonicalized",
+    "AuthorizationAllowed",
+    "DispatchIntentRecorded",
+    "ToolAttemptStarted",
+    "ToolResultRecorded",
+    "ToolLookupRecorded",
+    "ToolEffectReconciled",
+    "CompensationRequested",
+    "RunStopped",
+}
+"""What no term begins with: it had acquired its lease before, or was the run's or another call's."""
 
 
 def _restored(event: EventRow, body: dict[str, Any]) -> bool:
@@ -66,6 +79,26 @@ def fences(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[V
         )
     if event.type == "EvidenceFiled" and isinstance(subject, CallStory):
         yield from _evidence(subject, event)
+
+
+def holders(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
+    """I5 for the event itself: whatever a worker records, it records under the last term of the run or of one
+    of its calls; what an old term's evidence contradicts, under that. A claim that is given back or refused
+    acquires no lease: its term is known only to be newer than its subject's last.
+    """
+    if event.worker is None or event.type == "EvidenceFiled" or story.holds(event):
+        return
+    subject = story if event.call is None else story.calls.get(event.call, story)
+    last = max(subject.fence, (subject.term or (None, 0))[1] or 0)
+    made = subject.attempts.values() if isinstance(subject, CallStory) else ()
+    witness = event.type == "RepairRequested" and any(
+        (a.started.worker, a.started.fence) == (event.worker, event.fence) for a in made
+    )
+    newer = (event.fence or 0) > last and event.type not in _NEVER_FIRST
+    if not (newer or witness):
+        yield at(
+            event, f"recorded under fence {event.fence} of {event.worker}, which held no term of this run"
+        )
 
 
 def _evidence(call: CallStory, event: EventRow) -> Iterator[Violation]:
@@ -159,6 +192,7 @@ RULES: tuple[tuple[str, Rule, frozenset[str] | None], ...] = (
     ("I4", proofs.doubts, _LEAVES_DOUBT),
     ("I4", stray_outcomes, OUTCOMES),
     ("I5", fences, None),
+    ("I5", holders, None),
     ("I7", completion, frozenset({"RunCompleted"})),
     ("I8", after_end, None),
     ("I9", started, _STARTED),

@@ -51,7 +51,9 @@ class AttemptStory:
 
 @dataclass(slots=True)
 class CallStory:
-    """One call as its events tell it. `lease` is the last term acquired; `fence` the highest accepted."""
+    """One call as its events tell it. `lease` is the last term acquired; `fence` the highest accepted; `term`
+    the last that recorded anything of it, acquired or not.
+    """
 
     id: UUID
     tool: str
@@ -67,6 +69,7 @@ class CallStory:
     reused: bool = False
     fence: int = 0
     lease: tuple[str | None, int | None] | None = None
+    term: tuple[str | None, int | None] | None = None
     attempts: dict[int, AttemptStory] = field(default_factory=dict)
     canonical: str | None = None  # the hash of the arguments that were validated
     fingerprint: str | None = None  # of the request of its first attempt
@@ -125,6 +128,7 @@ class RunStory:
     status: str = R.QUEUED
     fence: int = 0
     lease: tuple[str | None, int | None] | None = None
+    term: tuple[str | None, int | None] | None = None
     created_at: datetime | None = None
     deadline: datetime | None = None
     calls: dict[UUID, CallStory] = field(default_factory=dict)
@@ -157,6 +161,15 @@ class RunStory:
         else:
             self.attempts += event.type == "ToolAttemptStarted"
             _call(call, event, body, self.status)
+        if event.worker is not None and not self.holds(event):
+            subject = self if event.call is None else self.calls.get(event.call)
+            if subject is not None and (event.fence or 0) > ((subject.term or (None, 0))[1] or 0):
+                subject.term = (event.worker, event.fence)
+
+    def holds(self, event: EventRow) -> bool:
+        """Whether it was recorded under the last term of the run, or of one of its calls."""
+        term = (event.worker, event.fence)
+        return term == self.term or any(term == call.term for call in self.calls.values())
 
     def compensation_of(self, forward: CallStory) -> list[CallStory]:
         """The calls that compensate `forward`."""
