@@ -24,6 +24,7 @@ from fencepost.tools import Tool
 from fencepost_ops.audit.books import reader_of
 from fencepost_ops.checker import (
     SANDBOX_SERVICES,
+    TOLERANCE,
     AllBooks,
     BookedBooks,
     BookEffect,
@@ -168,6 +169,14 @@ def print_report(report: Report) -> None:
     envvar="FENCEPOST_SANDBOX_URL",
     help="The services' own book: a sandbox's address or data folder. By default FENCEPOST_SANDBOX_URL.",
 )
+@click.option(
+    "--tolerance",
+    metavar="SECONDS",
+    type=click.FloatRange(min=0, max=_SLACK.total_seconds()),
+    default=TOLERANCE.total_seconds(),
+    show_default=True,
+    help="How far a downstream's clock may be from the ledger's.",
+)
 @click.option("--settled", is_flag=True, help="Also assert that every run has ended or waits for a person.")
 @tenant_option
 @dsn_option
@@ -179,6 +188,7 @@ def check(
     run: str | None,
     everything: bool,
     book: str | None,
+    tolerance: float,
     settled: bool,
     tenant: str | None,
     as_json: bool,
@@ -201,7 +211,8 @@ def check(
         only = None if run is None else [find_run(connection, run, tenant)[1]]
         given = [one for one in (sandbox, booked(app, connection, only)) if one is not None]
         reader = AllBooks(*given) if given else None
-        report = hold(connection, reader, settled=settled, terms=known, runs=only)
+        apart = timedelta(seconds=tolerance)
+        report = hold(connection, reader, settled=settled, terms=known, runs=only, tolerance=apart)
     if as_json:
         print_json(report.to_json())
     else:

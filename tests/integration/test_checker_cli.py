@@ -178,3 +178,17 @@ def test_an_effect_is_looked_for_since_its_intent_was_first_sent(
 def test_an_applications_book_that_cannot_be_read_is_unreachable(own: Shell, tmp_path: Path) -> None:
     (tmp_path / "book").unlink()
     assert "the book of wallet/default cannot be read: FileNotFoundError" in own.refused(3, "check", "--all")
+
+
+def test_how_far_the_clock_of_a_book_may_be_off_is_told(
+    shell: Shell, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fencepost_ops.check.books", lambda _place: world.books)
+    assert shell("check", "--all", role="reader").exit_code == 0
+    world.books.change("r-paid", at=world.effect("r-paid").at - timedelta(seconds=2))
+    result = shell("check", "--all", role="reader")
+    assert result.exit_code == 1
+    assert "I2 is violated" in result.stdout
+    assert "before its attempt was recorded" in result.stdout
+    assert shell("check", "--all", "--tolerance", "3", role="reader").exit_code == 0
+    assert shell("check", "--all", "--tolerance", "-1", role="reader").exit_code == 2

@@ -277,6 +277,16 @@ def test_a_compensation_after_its_own_deadline_is_found(world: World) -> None:
         goes_red(world.check(), "I3", "its own deadline was", world.refund)
 
 
+def test_a_compensation_without_a_deadline_of_its_own_is_found(world: World) -> None:
+    def unbound(events: Events) -> Events:
+        at = place(events, "DispatchIntentRecorded", call=world.refund)
+        return [*events[:at], changed(events[at], reconcile_until=None), *events[at + 1 :]]
+
+    with forged(world, world.stopped, unbound):
+        assert "was started without any deadline: its own was never told" in sentence(world.check(), "I3")
+        assert str(world.refund) in sentence(world.check(), "I3")
+
+
 # -- I3: on the wire --
 
 

@@ -88,7 +88,9 @@ def _authority(call: CallStory, event: EventRow) -> str | None:
 def _expired(story: RunStory, call: CallStory, event: EventRow) -> str | None:
     own = bool(call.doubt or call.compensates)
     until, whose = (call.reconcile_until, "its own") if own else (story.deadline, "its run's")
-    if until is None or event.recorded_at < until:
+    if until is None:
+        return f"was started without any deadline: {whose} was never told" if own else None
+    if event.recorded_at < until:
         return None
     return f"was started at {event.recorded_at.isoformat()}, {whose} deadline was {until.isoformat()}"
 

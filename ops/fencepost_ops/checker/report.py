@@ -13,7 +13,7 @@ PROMISES = {
     "I1": "at most one effect per intent; exactly one where its call succeeded, none where it did not happen",
     "I2": "every effect has an earlier, committed attempt",
     "I3": "nothing is sent that is invalid, not authorised, expired, or of a stale term",
-    "I4": "every attempt has one outcome, or is in flight under a live term; no doubt ends without proof",
+    "I4": "every attempt has one outcome, or is its call's last and in flight; no doubt ends without proof",
     "I5": "accepted fences never fall, and only the holder of the term records",
     "I6": "the history is unbroken, and runs, calls and keys are what it says",
     "I6.replay": "the kernel's own replay gives the projection recorded at every change",
