@@ -207,7 +207,7 @@ def print_result(result: ChaosResult) -> None:
     for problem in result.problems:
         click.echo(f"FAILED: {problem}")
     if not result.problems:
-        click.echo("Every fault was injected, every run is settled, every invariant holds.")
+        click.echo("Every strike of the plan was made, every run is settled, every invariant holds.")
 
 
 def _table(head: tuple[str, ...], rows: list[Any]) -> list[str]:
