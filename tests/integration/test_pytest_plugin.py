@@ -269,7 +269,8 @@ def test_a_wire_that_never_ends_is_the_test_s_own_error(
 
 
 def test_what_a_killed_tool_still_tries_goes_nowhere_by_a_wire(fencepost_drill: UserDrill) -> None:
-    app, done, seen = App("shop"), [], []
+    app, seen = App("shop"), []
+    done: list[str] = []
     send, undo = fencepost_drill.line(done.append), fencepost_drill.line(done.clear)
 
     @app.python("shop.ping", effect=Effect.IRREVERSIBLE, intent=_intent)
