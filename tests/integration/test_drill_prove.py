@@ -19,6 +19,7 @@ from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.protocol import Asked, Fault, Protocol
 from fencepost_ops.drill.prove import Proof, Prover, to_json, uncovered
 from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage
+from fencepost_ops.drill.sabotages import processes
 from fencepost_ops.drill.sabotages.switch import code, every, without
 from fencepost_workers.step import Step
 
@@ -106,6 +107,15 @@ def test_a_defence_that_nothing_misses_is_not_caught(drill: Drill, monkeypatch: 
     intact = Sabotage("intact", "I1", "nothing is switched off here", every(), shown.shows)
     monkeypatch.setitem(SABOTAGES, "intact", intact)
     assert Prover(drill).proof("intact").verdict == "NOT CAUGHT"
+
+
+def test_an_error_that_is_no_refusal_is_not_taken_for_one(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "_DELETE", "DELETE FROM fencepost.nothing WHERE x = ANY (%(gone)s)")
+    proof = Prover(drill).proof("row_dropped_at_publish.code")
+    assert proof.verdict == "NOT CAUGHT"
+    assert "Postgres is said to hold, and refused nothing" in proof.wrong
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from fencepost_ops.checker import PROMISES
 from fencepost_ops.drill.protocol import parse_protocol
 from fencepost_ops.drill.prove import COLUMNS, Proof, Ran, matrix, to_json, uncovered
 from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage, sabotage
+from fencepost_ops.drill.sabotages.refusals import REFUSALS
 from fencepost_ops.drill.sabotages.switch import POSTGRES, entry, every, instead, silenced
 
 NOWHERE: Any = SimpleNamespace()
@@ -50,6 +51,11 @@ def test_where_another_defence_holds_the_same_is_switched_off_together_with_it_t
         assert both.held_by is None
         assert both.invariant == SABOTAGES[name].invariant
         assert both.shows == SABOTAGES[name].shows
+
+
+def test_where_postgres_holds_it_is_told_with_which_words() -> None:
+    held = {name for name, one in SABOTAGES.items() if one.held_by == POSTGRES}
+    assert held == {name for name, one in SABOTAGES.items() if one.refusal} == REFUSALS.keys()
 
 
 def test_an_unknown_one_is_refused_with_the_names_there_are() -> None:
@@ -121,7 +127,7 @@ def _proof(
     held_by: str | None = None, *, clean: Ran = CLEAN, broken: Ran = CLEAN, layer: str = "code"
 ) -> Proof:
     one = SABOTAGES["blind_retry"]
-    made = Sabotage("it", "I1", one.about, one.off, one.shows, layer, held_by)
+    made = Sabotage("it", "I1", one.about, one.off, one.shows, layer, held_by, "a fence never")
     return Proof(made, clean, broken)
 
 
@@ -142,6 +148,11 @@ REFUSED = Ran((), (), ("a fence never falls",))
         (_proof(clean=BROKE, broken=BROKE), "NOT CAUGHT", ["with the defence: violated: I1, I2"]),
         (_proof(POSTGRES, broken=REFUSED), "held by Postgres", []),
         (_proof(POSTGRES), "NOT CAUGHT", ["Postgres is said to hold, and refused nothing"]),
+        (
+            _proof(POSTGRES, broken=Ran((), (), ("permission denied", "it is late"))),
+            "NOT CAUGHT",
+            ["Postgres had to refuse with 'a fence never', and said: it is late; permission denied"],
+        ),
         (
             _proof("the claim", broken=BROKE),
             "NOT CAUGHT",

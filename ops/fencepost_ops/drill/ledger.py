@@ -32,7 +32,8 @@ _TABLES: Final = (
     "epochs",
 )
 _EMPTY: Final = "".join(f"DELETE FROM fencepost.{table};" for table in _TABLES)
-_REFUSED_STATES: Final = ("FP", "23", "42501")
+REFUSED_STATES: Final = ("FP", "23", "42501")
+"""How the states of a refusal begin: a guard's, a constraint's, a privilege's."""
 _EMPTIED_ANEW: Final = 200  # histories after which the tables are given new files
 
 
@@ -69,7 +70,7 @@ class Sessions(Pool):
             self._undo(session)
             if not isinstance(error, psycopg.Error):
                 raise
-            if (error.sqlstate or "").startswith(_REFUSED_STATES):
+            if (error.sqlstate or "").startswith(REFUSED_STATES):
                 self.refused.append(str(error).partition("\n")[0])
             translated = translate(error, self._dsn)
             if translated is error:

@@ -63,9 +63,17 @@ class Proof:
             found.append(f"{one.invariant} broke, which {one.held_by} should have held")
         if one.held_by == POSTGRES and not self.broken.refused:
             found.append("Postgres is said to hold, and refused nothing")
+        elif one.held_by == POSTGRES and not self._refused_as_told:
+            said = "; ".join(sorted(set(self.broken.refused)))
+            found.append(f"Postgres had to refuse with {one.refusal!r}, and said: {said}")
         elif one.held_by is not None and self.broken.heads == self.clean.heads and not self.broken.refused:
             found.append(f"nothing came of it, so nothing shows that {one.held_by} holds")
         return found
+
+    @property
+    def _refused_as_told(self) -> bool:
+        words = self.sabotage.refusal
+        return words is not None and any(words in said for said in self.broken.refused)
 
     @property
     def ok(self) -> bool:

@@ -5,6 +5,7 @@ Only in the process of a drill, and only in its own database: production code kn
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from fencepost.errors import UsageError
@@ -14,13 +15,16 @@ from fencepost_ops.drill.sabotages.doubts import DOUBTS
 from fencepost_ops.drill.sabotages.guards import GUARDS
 from fencepost_ops.drill.sabotages.processes import PROCESSES
 from fencepost_ops.drill.sabotages.proposals import PROPOSALS
+from fencepost_ops.drill.sabotages.refusals import REFUSALS
 from fencepost_ops.drill.sabotages.runs import RUNS
 from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
 _ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *GUARDS)
-SABOTAGES: Final[dict[str, Sabotage]] = {one.name: one for one in _ALL}
+SABOTAGES: Final[dict[str, Sabotage]] = {
+    one.name: replace(one, refusal=REFUSALS.get(one.name)) for one in _ALL
+}
 """All there are, by name."""
 
 

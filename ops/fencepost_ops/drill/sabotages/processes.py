@@ -8,10 +8,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
+import psycopg
+
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.tools import Response, StoredRequest
-from fencepost_ops.drill.ledger import DrillLedger
+from fencepost_ops.drill.ledger import REFUSED_STATES, DrillLedger
 from fencepost_ops.drill.protocol import Event, Expect, Fault, Fleet, Protocol
 from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.switch import (
@@ -163,7 +165,9 @@ def _published_away(ledger: DrillLedger) -> Made:
                 gone = [row.subject for row in rows]
                 one._execute(_DELETE, {"gone": gone})  # noqa: SLF001 - as its own code would
             except Exception as error:
-                ledger.sessions["worker"].refused.append(str(error))
+                cause = error if isinstance(error, psycopg.Error) else error.__cause__
+                if isinstance(cause, psycopg.Error) and (cause.sqlstate or "").startswith(REFUSED_STATES):
+                    ledger.sessions["worker"].refused.append(str(cause).partition("\n")[0])
                 raise
             return done
 

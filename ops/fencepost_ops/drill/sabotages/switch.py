@@ -26,6 +26,7 @@ class Sabotage:
     `shows` is a protocol that is clean with the defence, and without it breaks `invariant` (or what the
     protocol expects besides: `EXPECTATION`). `layer` says what is switched off. `held_by`: which defence
     still holds although this one is off; then nothing is broken, and `invariant` is what both defend.
+    `refusal`: words that Postgres then must have said.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Sabotage:
     shows: Protocol
     layer: str = CODE
     held_by: str | None = None
+    refusal: str | None = None
 
 
 # -- in this process -------------------------------------------------------------------------------------
