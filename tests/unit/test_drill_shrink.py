@@ -45,6 +45,12 @@ BIG = Protocol(
 )
 
 
+def test_shrinking_ends_when_it_has_taken_long_enough() -> None:
+    looks = iter([False] * 3 + [True])
+    found = shrink(BIG, ["I1"], fails_if(lambda _protocol: False), over=lambda: next(looks))
+    assert (found.tries, found.cut_short, found.protocol) == (3, True, BIG)
+
+
 def test_what_does_not_matter_goes() -> None:
     found = shrink(BIG, ["I1", "I6"], fails_if(crashes("dispatch.after_effect")))
     assert found.kind == "I1"

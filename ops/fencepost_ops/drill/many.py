@@ -13,7 +13,7 @@ import click
 
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.drill.explore import Exploration, Explored, explored
-from fencepost_ops.drill.jobs import Crew, Runs, Told
+from fencepost_ops.drill.jobs import HUNG, Crew, Runs, Told
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.races import Raced, Races
 from fencepost_ops.drill.shrink import shrink
@@ -23,6 +23,7 @@ from fencepost_ops.postgres import LocalPostgres
 QUICK: Final = 180
 """Histories with faults of a quick sweep: each action at each point once, and some pairs."""
 _SAY_EVERY_S: Final = 5.0
+_SHRUNK_WITHIN_S: Final = 300.0
 _SHRUNK: Final = 3  # of failures of the same kinds; more are most likely the same bug
 
 
@@ -30,9 +31,10 @@ def sweep_all(*, quick: bool, seed: int, jobs: int, failures: Path, as_json: boo
     """Run a sweep and print what came of it; whether nothing failed. Raises Unreachable without Postgres."""
     with Crew(jobs) as crew:
         sweep = Sweep(crew, budget=QUICK if quick else None, seed=seed)
-        for _ in _followed(sweep):
-            pass
-    files = [keep(failures, told.protocol, _about(told)) for told in sweep.result.failures]
+        for told in _followed(sweep):
+            if not told.ok:  # at once: whoever ends it early has them
+                keep(failures, told.protocol, _about(told))
+    files = [failures / f"{told.protocol.name}.json" for told in sweep.result.failures]
     if as_json:
         print_json({**sweep.result.to_json(), "files": [str(file) for file in files]})
     else:
@@ -48,8 +50,9 @@ def explore_all(count: int, *, seed: int, jobs: int, failures: Path, as_json: bo
     """
     with Crew(jobs) as crew:
         exploration = Exploration(crew, seed, range(1, count + 1))
-        for _ in _followed(exploration):
-            pass
+        for told in _followed(exploration):
+            if not told.ok:  # at once: whoever ends it early has them, as they were
+                keep(failures, told.protocol, _about(told))
         files = [keep(failures, *shortened(crew, told)) for told in _to_shrink(exploration.result.failures)]
     if as_json:
         print_json({**exploration.result.to_json(), "files": [str(file) for file in files]})
@@ -86,9 +89,13 @@ def shortened(runs: Runs, told: Told) -> tuple[Protocol, str]:
     def fails(protocol: Protocol) -> tuple[str, ...]:
         return next(told.kinds for told in runs.run([(0, protocol)]))
 
-    short = shrink(told.protocol, told.kinds, fails)
+    if told.kinds[0] == HUNG:
+        return told.protocol, f"Not shrunk, as each try would hang for minutes. {_about(told)}"
+    until = time.monotonic() + _SHRUNK_WITHIN_S
+    short = shrink(told.protocol, told.kinds, fails, over=lambda: time.monotonic() > until)
     (last,) = runs.run([(0, short.protocol)])
-    return short.protocol, _about(last if last.kinds else told)
+    how = f"The shortest found in {short.tries} tries{', more were left' if short.cut_short else ''}. "
+    return short.protocol, how + _about(last if last.kinds else told)
 
 
 def keep(folder: Path, protocol: Protocol, about: str) -> Path:

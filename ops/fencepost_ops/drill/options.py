@@ -20,7 +20,7 @@ _OPTIONS: Final = (
     click.option("--quick", is_flag=True,
                  help="With --sweep: each action at each point once, and some pairs."),
     click.option("--explore", type=click.IntRange(1), metavar="N",
-                 help="N random histories of the seed; what fails is shrunk to the shortest protocol."),
+                 help="N random histories of the seed; what fails is shrunk to the shortest protocol found."),
     click.option("--explore-one", type=click.IntRange(1), metavar="K",
                  help="Print the protocol of the Kth random history of the seed."),
     click.option("--races", type=click.IntRange(1), metavar="N",

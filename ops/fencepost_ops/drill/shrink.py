@@ -23,7 +23,7 @@ Fails = Callable[[Protocol], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Shrunk:
-    """The shortest found, in how many tries, and whether they were used up before nothing was left to try."""
+    """The shortest found, in how many tries, and whether they or the time ran out before that."""
 
     protocol: Protocol
     kind: str
@@ -31,14 +31,21 @@ class Shrunk:
     cut_short: bool = False
 
 
-def shrink(protocol: Protocol, kinds: Sequence[str], fails: Fails, *, tries: int = TRIES) -> Shrunk:
-    """Shorten a protocol that fails in these kinds."""
+def shrink(
+    protocol: Protocol,
+    kinds: Sequence[str],
+    fails: Fails,
+    *,
+    tries: int = TRIES,
+    over: Callable[[], bool] = lambda: False,
+) -> Shrunk:
+    """Shorten a protocol that fails in these kinds, until `over` says that it has taken long enough."""
     kind, done = kinds[0], 0
     again = True
     while again:
         again = False
         for candidate in candidates(protocol):
-            if done >= tries:
+            if done >= tries or over():
                 return Shrunk(protocol, kind, done, cut_short=True)
             done += 1
             if kind in fails(candidate):
@@ -161,6 +168,8 @@ def _plainer_faults(protocol: Protocol) -> Changes:
 def _plainer_fault(fault: Fault) -> Changes:
     if fault.host:
         yield {"host": False}
+    if fault.answers is not None:
+        yield {"answers": None}
     if fault.do == "pause" and fault.for_s is not None:
         yield {"for_s": None}
     yield from ({"nth": nth} for nth in range(1, min(fault.nth, _NEAR + 1)))
