@@ -13,7 +13,7 @@ from fencepost_ops.drill.protocol import parse_protocol
 from fencepost_ops.drill.prove import COLUMNS, Proof, Ran, matrix, to_json, uncovered
 from fencepost_ops.drill.sabotage import SABOTAGES, Sabotage, sabotage
 from fencepost_ops.drill.sabotages.refusals import REFUSALS
-from fencepost_ops.drill.sabotages.switch import POSTGRES, entry, every, instead, silenced
+from fencepost_ops.drill.sabotages.switch import POSTGRES, STAND_IN, entry, every, instead, silenced
 
 NOWHERE: Any = SimpleNamespace()
 
@@ -56,6 +56,15 @@ def test_where_another_defence_holds_the_same_is_switched_off_together_with_it_t
 def test_where_postgres_holds_it_is_told_with_which_words() -> None:
     held = {name for name, one in SABOTAGES.items() if one.held_by == POSTGRES}
     assert held == {name for name, one in SABOTAGES.items() if one.refusal} == REFUSALS.keys()
+
+
+def test_what_alters_the_drills_own_redis_and_services_says_so() -> None:
+    assert {name for name, one in SABOTAGES.items() if one.layer == STAND_IN} == {
+        "retries_in_the_sdk",
+        "lease_to_anybody",
+        "lease_released_by_anybody",
+        "floor_ignored",
+    }
 
 
 def test_an_unknown_one_is_refused_with_the_names_there_are() -> None:

@@ -17,6 +17,7 @@ from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.switch import (
     EXPECTATION,
     POSTGRES,
+    STAND_IN,
     Off,
     Sabotage,
     code,
@@ -140,6 +141,7 @@ CLAIMS: Final = (
         invariant="I5",
         about="Redis grants a lease to one holder at a time; that it does not, costs nothing but work",
         off=_LEASE,
+        layer=STAND_IN,
         held_by=THE_CLAIM,
         shows=Protocol(
             name="sabotage.lease_to_anybody",
@@ -154,6 +156,7 @@ CLAIMS: Final = (
         invariant="I5",
         about="a lease is given back by its holder alone; that a late one frees another's costs only work",
         off=code(VirtualRedis, "release", _for_anybody),
+        layer=STAND_IN,
         held_by=THE_CLAIM,
         shows=Protocol(
             name="sabotage.lease_released_by_anybody",
@@ -168,6 +171,7 @@ CLAIMS: Final = (
         invariant="I5",
         about="a wiped Redis goes on above the fence that Postgres has accepted",
         off=_FLOOR,
+        layer=STAND_IN,
         held_by=THE_CLAIM,
         shows=Protocol(
             name="sabotage.floor_ignored",

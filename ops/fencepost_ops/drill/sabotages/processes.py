@@ -17,6 +17,7 @@ from fencepost_ops.drill.ledger import REFUSED_STATES, DrillLedger
 from fencepost_ops.drill.protocol import Event, Expect, Fault, Fleet, Protocol
 from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.switch import (
+    STAND_IN,
     Sabotage,
     code,
     every,
@@ -99,6 +100,7 @@ _WIRE: Final = (
         invariant="I9",
         about="each attempt puts one request on the wire: clients and proxies retry nothing",
         off=code(Services, "answer", _asked_twice),
+        layer=STAND_IN,
         shows=Protocol(name="sabotage.retries_in_the_sdk", runs=calls("dedupes"), expect=once("dedupes")),
     ),
     Sabotage(

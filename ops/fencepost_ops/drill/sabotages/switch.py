@@ -17,6 +17,8 @@ EXPECTATION: Final = "expected"
 CODE: Final = "code"
 POSTGRES: Final = "Postgres"
 BOTH: Final = "code + Postgres"
+STAND_IN: Final = "stand-in"
+"""The drill's own Redis or services: what is switched off is no code of the fleet."""
 
 
 @dataclass(frozen=True, slots=True)
