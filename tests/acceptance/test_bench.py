@@ -34,6 +34,7 @@ def test_the_bench_measures_everything_and_says_so_in_json() -> None:
     assert set(found["memory_mib"]) >= {*PLANNERS, "relay", "dispatcher", "postgres", "valkey", "sandbox"}
 
 
+@long_only
 @pytest.mark.slow
 def test_a_measure_is_printed_with_what_it_cost() -> None:
     done = CliRunner().invoke(bench, ["--runs", "20", "--only", "python"])

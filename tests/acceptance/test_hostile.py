@@ -14,6 +14,7 @@ from tests.acceptance.weather import long_only
 from tests.acceptance.weather.resets import broker, connections_reset
 from tests.awaiting import until
 
+pytestmark = long_only
 _numbers = itertools.count(1)
 
 QUEUES = ("planner", "dispatcher", "reconciler", "compensator")
@@ -107,9 +108,7 @@ def test_a_lock_of_the_restore_that_is_left_behind_holds_up_nobody_kombu_1816(st
         client.delete("unacked_mutex")
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGTERM, pytest.param(signal.SIGQUIT, marks=long_only)], ids=["term", "quit"]
-)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGQUIT], ids=["term", "quit"])
 def test_a_worker_told_to_end_repeats_nothing_kombu_305(stage: Stage, number: int) -> None:
     """celery/kombu#305, celery/kombu#1405, celery/celery#10490: messages that are not acknowledged go back,
     or vanish; calls in flight are finished or taken over.
@@ -120,7 +119,6 @@ def test_a_worker_told_to_end_repeats_nothing_kombu_305(stage: Stage, number: in
     assert [stage.requests(f"{name}-{n}") for n in range(3)] == [1, 1, 1]
 
 
-@long_only
 def test_a_call_that_kills_its_worker_is_redelivered_within_bounds_celery_5598(stage: Stage) -> None:
     """celery/celery#5598, celery/celery#6103: what loses its worker is queued again, without a limit."""
     reference = f"hostile-{next(_numbers)}"

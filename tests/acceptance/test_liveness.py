@@ -210,6 +210,7 @@ def test_a_run_that_kills_its_workers_before_any_claim_is_counted_and_cancelled(
     back(stage)
 
 
+@long_only
 def test_rolling_restarts_use_up_no_attempts(stage: Stage) -> None:
     """Under load, slots full and messages queued in processes: what is in flight ends, the rest goes back."""
     enough = stage.folder / "enough"
@@ -312,6 +313,7 @@ def test_a_dead_broker_and_a_dead_ledger_are_outlived(stage: Stage) -> None:
     back(stage)
 
 
+@long_only
 def test_what_takes_longer_than_a_drain_is_taken_over_and_settled_by_its_contract(stage: Stage) -> None:
     worker = [sys.executable, "-m", "fencepost_workers", "dispatcher", "hurried"]
     stage.fleet.add("hurried", worker, "worker", {"FENCEPOST_DRAIN_S": str(DRAIN_S)})

@@ -61,6 +61,7 @@ def start_up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
         os.close(one.out)
 
 
+@long_only
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_orders_survive_a_killed_worker_and_everything_ends_with_ctrl_c(
