@@ -185,6 +185,18 @@ def test_a_clock_that_is_moved_excuses_nothing(drill: Drill, name: str, seconds:
     assert SABOTAGES[name].invariant in broken.report.violated
 
 
+@pytest.mark.parametrize("seconds", [-600.0, 600.0])
+def test_of_two_calls_in_one_process_each_has_the_clock_of_its_own_claim(
+    drill: Drill, seconds: float
+) -> None:
+    """The first is recorded after the clock was moved; the second was claimed before that, and is sent."""
+    struck = fault("dispatch.response_lost", "pause", for_s=0.5)
+    moved = [{"at_s": 0.014, "do": "jump_clock", "seconds": seconds}]
+    one_each = {"planner": 1, "dispatcher": 1, "reconciler": 1, "compensator": 1}
+    outcome = drill.run(made(planner="both", fleet=one_each, faults=[struck], events=moved))
+    assert outcome.report.violated == []
+
+
 def test_who_was_alone_wakes_only_where_somebody_could_have_taken_over(drill: Drill) -> None:
     """The only one of its role sleeps while Redis is away for a day: it does not wake by itself."""
     away = [{"at_s": 0.006, "do": "redis_away"}, {"at_s": 86_000, "do": "redis_back"}]

@@ -53,7 +53,8 @@ def explored(seed: int, number: int) -> Protocol:
 
 def _patient(drawn: Protocol) -> Protocol:
     """The same, but that the fleet may ask or repeat, and has the time for it: then nobody may wait for a
-    person. In all others somebody may have to, and nothing is said of it.
+    person. In all others somebody may have to, and nothing is said of it: of a run that is cancelled only
+    what the downstream deduplicates is repeated.
     """
 
     def given(run: Asked) -> Asked:
@@ -63,7 +64,7 @@ def _patient(drawn: Protocol) -> Protocol:
     return drawn.model_copy(
         update={
             "runs": [given(run) for run in drawn.runs],
-            "events": [event for event in drawn.events if event.do != "jump_clock"],
+            "events": [event for event in drawn.events if event.do not in ("jump_clock", "cancel")],
             "limits": Limits(attempts=20, reconcile_for_s=_ENOUGH_S, takeovers=50),
             "persons": False,
             "expect": Expect(waiting=0),

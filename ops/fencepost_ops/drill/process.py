@@ -21,7 +21,7 @@ from uuid import UUID
 
 from fencepost.app import App
 from fencepost.clock import boottime, token
-from fencepost.commands import Answer, Command
+from fencepost.commands import Answer, Claim, Command
 from fencepost.decide.fold import Known
 from fencepost.errors import FaultInjected
 from fencepost.leases import Want
@@ -57,6 +57,7 @@ ROLES: Mapping[Queue, type[Role]] = {
 }
 SLOTS = 100
 _PATIENCE_S = 60.0
+_NOBODY = UUID(int=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +101,8 @@ class Host:
         self.name = f"{role}/{number}"
         self.token = token()
         self.dead = False
-        self.ahead = timedelta(0)
-        """How far the ledger's clock was ahead when this process was last answered by it."""
+        self.ahead: dict[UUID, timedelta] = {}
+        """How far the ledger's clock was ahead when this process claimed a call, by the call."""
         self.about: UUID | None = None
         """The call of the request it sends, or has sent last."""
         self.silent = False
@@ -164,7 +165,7 @@ class _Leases:
 
 
 class _Ledger(Ledger):
-    """The write path, after each use of which its process knows how the ledger's clock stands."""
+    """The write path, which notes for each call how the ledger's clock stood when it was claimed."""
 
     def __init__(self, host: Host, world: World, limit: int) -> None:
         ttl = timedelta(seconds=world.settings.worker_ttl_s)
@@ -174,7 +175,8 @@ class _Ledger(Ledger):
 
     def apply(self, commands: Sequence[Command]) -> list[Answer]:
         answers = super().apply(commands)
-        self._host.ahead = self._clock.ahead
+        claimed = [command.subject for command in commands if isinstance(command, Claim)]
+        self._host.ahead.update(dict.fromkeys(claimed, self._clock.ahead))
         return answers
 
 
@@ -231,7 +233,8 @@ class _Engine:
             return NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
         now = self._world.clock.now
         wire = _wire(service, stored, key, correlation, headers, kind)
-        return self._sent(replace(wire, sent=(now + self._host.ahead, now)), until)
+        ahead = self._host.ahead.get(self._host.about or _NOBODY, self._world.clock.ahead)
+        return self._sent(replace(wire, sent=(now + ahead, now)), until)
 
     def _sent(self, wire: Wire, until: float) -> Sent:
         network, self._host.network = self._host.network, None
