@@ -148,18 +148,24 @@ def chaos(
     result, kept = _tried(plan, asked, keep=keep)
     if report is not None:
         _write(report, result.to_markdown())
-    if as_json:
+    _tell(result, kept, asked)
+    if result.problems:
+        click.echo(f"the same plan again: {_again(plan, asked)}", err=True)
+        click.get_current_context().exit(1)
+
+
+def _tell(result: ChaosResult, kept: Path | None, asked: _Asked) -> None:
+    if asked.err:
         print_json({**result.to_json(), "kept": None if kept is None else str(kept)})
     else:
         print_result(result)
     if kept is not None:
         look = (
-            f"; look at it with `fencepost up --data {kept}`, then `fencepost show`" if data is None else ""
+            f"; look at it with `fencepost up --data {kept}`, then `fencepost show`"
+            if asked.data is None
+            else ""
         )
-        click.echo(f"kept: {kept}{look}", err=as_json)
-    if result.problems:
-        click.echo(f"the same plan again: {_again(plan, asked)}", err=True)
-        click.get_current_context().exit(1)
+        click.echo(f"kept: {kept}{look}", err=asked.err)
 
 
 def _write(file: Path, text: str) -> None:

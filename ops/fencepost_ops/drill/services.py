@@ -90,14 +90,11 @@ class Services:
         self._under_way: list[tuple[datetime, int, Wire]] = []
         self._sent = 0
 
-    def of_host(self, host: str) -> str | None:
+    def of(self, target: str) -> str | None:
         """The service at an address; None for one that is none of ours."""
+        host = urlsplit(target).hostname or ""
         name = host.removesuffix(SUFFIX)
         return name if host.endswith(SUFFIX) and name in self._kept else None
-
-    def of(self, target: str) -> str | None:
-        """As `of_host`, for a whole address."""
-        return self.of_host(urlsplit(target).hostname or "")
 
     def deliver(self, wire: Wire, waits: float) -> Sent:  # noqa: ARG002 - others may take their time
         """The request arrives, and whoever sent it hears the answer within so many seconds, or does not."""
