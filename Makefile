@@ -32,7 +32,7 @@ demo: setup ## orders on a fleet whose workers are killed and frozen: a table, a
 	@$(BIN)/fencepost demo $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## every fault point, ten minutes of every fault, a hostile broker, every drill: two hours
+chaos: setup ## every fault point, ten minutes of every fault, a hostile broker, every drill: hours
 	$(call step,fault points,FENCEPOST_CHAOS=1 $(BIN)/python -m pytest tests/acceptance/test_faults.py,Run one alone with -k NAME -x)
 	$(call step,chaos,$(BIN)/fencepost chaos --seconds 600 --runs 1200 $(ARGS),See the folder it kept; the same seed gives the same plan again)
 	$(call step,hostile broker,FENCEPOST_HOSTILE=true $(BIN)/python -m pytest tests/acceptance,Run one alone with -k NAME -x)
