@@ -6,20 +6,27 @@ cached, and only the second one opens anything.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
 from fencepost.canonical import digest, sanitize
 from fencepost.contracts import Effect
+from fencepost.money import Money
 
 UNKNOWN_POLICY = "unknown"
 
 
 @dataclass(frozen=True)
 class AuthorizationRequest:
-    """Everything a decision may depend on; `operation` is None for READ, `attempt` 0 at recording."""
+    """Everything a decision may depend on; `operation` is None for READ, `attempt` 0 at recording.
+
+    `definition` is the tool's definition digest; `resource` what it acts on, as a type and an id; `amount`
+    what it moves; `roles` what the principal is, by its own right or by delegation (`delegation` names each
+    link as "from>to"); `tainted` whether the run has read untrusted output; `egress` whether the tool sends
+    data out; `approvals` how many persons have approved exactly this, and still count.
+    """
 
     tenant: str
     principal: str
@@ -34,16 +41,39 @@ class AuthorizationRequest:
     attempt: int
     phase: Literal["recording", "claim"]
     at: datetime
+    definition: str = ""
+    resource: tuple[str, str] | None = None
+    amount: Money | None = None
+    roles: tuple[str, ...] = ()
+    delegation: tuple[str, ...] = ()
+    tainted: bool = False
+    egress: bool = False
+    approvals: int = 0
+
+
+@dataclass(frozen=True)
+class ApprovalNeed:
+    """What would open a call that is not allowed: so many different persons, within that time."""
+
+    count: int = 1
+    within: timedelta = timedelta(hours=24)
 
 
 @dataclass(frozen=True)
 class AuthorizationDecision:
-    """Allowed or not, why, under which policy, and by which of its rules."""
+    """Allowed or not, why, under which policy, and by which of its rules.
+
+    `code` is the denial as a machine reads it. `approval` says that persons may open what is not allowed.
+    `digests` are the evidence: of the policy, its schema and entities, and of the request that was judged.
+    """
 
     allowed: bool
     reason: str
     policy_version: str
     deciding: tuple[str, ...] = ()
+    code: str = ""
+    approval: ApprovalNeed | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
 class Authority(Protocol):
