@@ -23,7 +23,7 @@ _first = _names[: _names.index(_NEWEST_OF_FIRST) + 1]
 _later = {f.name: f.default for f in fields(Call) if f.name not in _first}
 _call_values = reader(Call, _first)
 _later_values = attrgetter(*_later)
-_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"}])
+_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash", "tainted"}])
 _encode = encoder()
 
 
@@ -59,7 +59,10 @@ def seal(before: Mapping[UUID, Call], view: View) -> View:
 
 def projection_hash(run: Run) -> str:
     """The hash of a sealed run's projection: its own fields and, by `calls_sum`, those of all its calls."""
-    return _digest(_run_values(run)).hex()
+    values = _run_values(run)
+    if run.tainted is not None:  # came later: what was recorded before replays as it did
+        values += [["tainted", run.tainted]]
+    return _digest(values).hex()
 
 
 class ReplayError(Exception):

@@ -24,7 +24,7 @@ class Run:
 
     `open`: calls not ended; `unsettled`: DISPATCHING or UNKNOWN; `repairs`: NEEDS_REPAIR; `effects`: own
     committed effects not offset; `failures`: planner failures in a row; `ready_at`: when its next step is
-    due.
+    due; `tainted`: the number of the event by which it first learnt what nobody vouches for.
     """
 
     tenant: str
@@ -57,6 +57,7 @@ class Run:
     calls_sum: str = GENESIS
     seq: int = 0
     head_hash: str = GENESIS
+    tainted: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class Call:
     another call's; `resource`: the key of what a natural tool sets; `fingerprint`: of the request as it was
     first sent; `offset_asked` and `offset_left`: the number of the event by which a person last had its
     effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm;
-    `restored`: the epoch in which it may have been sent beyond the attempts counted here.
+    `restored`: the epoch in which it may have been sent beyond the attempts counted here; `approval`: what
+    persons were asked about it and have said; `reserved`: the allowances it holds or has used.
     """
 
     tenant: str
@@ -115,6 +117,8 @@ class Call:
     offset_left: int | None = None
     proposed: str | None = None
     restored: int | None = None
+    approval: str | None = None
+    reserved: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

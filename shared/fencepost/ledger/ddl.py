@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from fencepost.ledger import authority_schema as _authority_schema  # noqa: F401 - declares its tables
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
 from fencepost.ledger.roles import CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
 from fencepost.ledger.schema import SCHEMA, metadata

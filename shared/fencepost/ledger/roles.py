@@ -160,4 +160,10 @@ GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
 GRANT DELETE ON fencepost.intake_refusals TO fencepost_operator;
 GRANT INSERT ON fencepost.epochs TO fencepost_operator;
 GRANT UPDATE (released_at, released_by, release_reason) ON fencepost.epochs TO fencepost_operator;
+GRANT INSERT ON fencepost.policies, fencepost.principals, fencepost.delegations, fencepost.withdrawn
+    TO fencepost_operator;
+GRANT UPDATE ON fencepost.principals TO fencepost_operator;
+GRANT UPDATE (revoked_at, revoked_by) ON fencepost.delegations TO fencepost_operator;
+GRANT DELETE ON fencepost.withdrawn TO fencepost_operator;
+GRANT INSERT, UPDATE ON fencepost.allowances TO fencepost_worker, fencepost_operator;
 """

@@ -15,6 +15,7 @@ Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `
 
 from __future__ import annotations
 
+from fencepost.ledger.guards.authority import GUARD_AUTHORITY
 from fencepost.ledger.guards.calls import GUARD_CALLS
 from fencepost.ledger.guards.epochs import GUARD_EPOCHS
 from fencepost.ledger.guards.history import GUARD_HISTORY
@@ -44,4 +45,5 @@ GUARDS = (
     GUARD_WORKERS,
     GUARD_HISTORY,
     GUARD_EPOCHS,
+    GUARD_AUTHORITY,
 )
