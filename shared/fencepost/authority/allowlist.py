@@ -1,0 +1,146 @@
+"""The default engine: nothing is allowed but what a grant covers."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property, lru_cache
+from typing import Any
+
+from fencepost.authority.decisions import (
+    ApprovalNeed,
+    Approver,
+    AuthorizationDecision,
+    AuthorizationRequest,
+)
+from fencepost.canonical import digest, sanitize
+from fencepost.contracts import Effect
+
+
+@dataclass(frozen=True)
+class Grant:
+    """A principal, and the tools it may use in a tenant (None: in every tenant). `*` matches any text.
+
+    A principal written `role:NAME` is everybody with that role. With `approvals` so many persons that fit
+    `approvers` must approve each call, within that time. A run that read untrusted output needs one approval
+    for tools that are IRREVERSIBLE or send data out, unless the grant says `tainted`.
+    """
+
+    principal: str
+    tools: tuple[str, ...]
+    tenant: str | None = None
+    approvals: int = 0
+    approvers: tuple[str, ...] = ()
+    within: timedelta = timedelta(hours=24)
+    tainted: bool = False
+
+    def names(self, tool: str) -> bool:
+        """Whether the tool is named exactly, as IRREVERSIBLE ones must be."""
+        return tool in self.tools
+
+    def covers(self, tool: str) -> bool:
+        """Whether the tool is named or matched."""
+        return any(matches(pattern, tool) for pattern in self.tools)
+
+    def needed(self, request: AuthorizationRequest) -> int:
+        """How many persons must approve this request."""
+        careful = request.tainted and (request.egress or request.effect is Effect.IRREVERSIBLE)
+        return max(self.approvals, 1 if careful and not self.tainted else 0)
+
+    @property
+    def label(self) -> str:
+        """How a decision refers to it."""
+        return f"{self.tenant or '*'}/{self.principal}: {', '.join(self.tools)}"
+
+    @property
+    def row(self) -> list[Any]:
+        """All of it as JSON values; what is usual is left out."""
+        usual = [self.tenant, self.principal, list(self.tools)]
+        asks = [self.approvals, list(self.approvers), int(self.within.total_seconds()), self.tainted]
+        return usual if asks == _USUAL else [*usual, *asks]
+
+
+_USUAL = [0, [], 24 * 3600, False]
+
+
+@dataclass(frozen=True)
+class AllowList:
+    """The default authority: nothing is allowed but what a grant covers.
+
+    Its version is the digest of its grants. An IRREVERSIBLE tool is allowed only by a grant that names it
+    exactly, never by a pattern. Of several grants that cover a call, the one that asks least decides.
+    """
+
+    grants: tuple[Grant, ...] = ()
+
+    @cached_property
+    def version(self) -> str:
+        """Changes with every grant, and with their order."""
+        return "allow-" + digest("fencepost.allow.v1", [grant.row for grant in self.grants])[:16]
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        """Allowed by the first grant of this tenant and principal that covers the tool and asks for no more
+        approvals than there are.
+        """
+        covering = list(self._covering(request))
+        for grant in covering:
+            if grant.needed(request) <= request.approvals:
+                return AuthorizationDecision(True, "granted", self.version, (grant.label,))
+        if covering:
+            least = min(covering, key=lambda grant: grant.needed(request))
+            need = ApprovalNeed(least.needed(request), least.within)
+            why = "the run has read untrusted output" if least.approvals < need.count else "its grant says so"
+            reason = f"{request.tool} needs {_persons(need.count)} to approve it: {why}"
+            label = (least.label,)
+            return AuthorizationDecision(False, reason, self.version, label, "approval_required", need)
+        who, where = sanitize(request.principal, 80), sanitize(request.tenant, 80)
+        reason = f"no grant lets {who} use {request.tool} in {where}"
+        if request.effect is Effect.IRREVERSIBLE:
+            reason += "; an irreversible tool must be granted by its exact name"
+        return AuthorizationDecision(False, reason, self.version, code="policy_denied")
+
+    def may_approve(self, request: AuthorizationRequest, approver: Approver) -> AuthorizationDecision:
+        """Whoever fits the approvers of a grant that covers the call; never who asks for it, in whatever
+        name.
+        """
+        mine = {approver.principal, *approver.on_behalf_of}
+        if mine & {request.principal, *request.on_behalf_of}:
+            reason = f"{sanitize(approver.principal, 80)} asks for it and cannot approve it"
+            return AuthorizationDecision(False, reason, self.version, code="policy_denied")
+        names = (approver.principal, *approver.on_behalf_of)
+        for grant in self._covering(request):
+            if any(_is(pattern, names, approver.roles) for pattern in grant.approvers):
+                return AuthorizationDecision(True, "may approve", self.version, (grant.label,))
+        reason = f"no grant lets {sanitize(approver.principal, 80)} approve {request.tool}"
+        return AuthorizationDecision(False, reason, self.version, code="policy_denied")
+
+    def _covering(self, request: AuthorizationRequest) -> Iterator[Grant]:
+        exact = request.effect is Effect.IRREVERSIBLE
+        names = (request.principal, *request.on_behalf_of)
+        for grant in self.grants:
+            if grant.tenant not in {None, request.tenant} or not _is(grant.principal, names, request.roles):
+                continue
+            if grant.names(request.tool) if exact else grant.covers(request.tool):
+                yield grant
+
+
+def _is(pattern: str, names: tuple[str, ...], roles: tuple[str, ...]) -> bool:
+    """Whether somebody fits: `role:NAME` is about roles alone, whatever a principal calls itself."""
+    kind, role, wanted = pattern.partition("role:")
+    if not kind and role:
+        return any(matches(wanted, one) for one in roles)
+    return any(matches(pattern, one) for one in names)
+
+
+def _persons(count: int) -> str:
+    return "one person" if count == 1 else f"{count} persons"
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Whether `text` fits a pattern in which `*` stands for any text and everything else for itself."""
+    return _compiled(pattern).fullmatch(text) is not None
