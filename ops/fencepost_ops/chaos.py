@@ -19,8 +19,8 @@ from typing import Final
 
 import click
 
-from fencepost.app import load_app
 from fencepost.errors import Unreachable, UsageError
+from fencepost.loading import load_app
 from fencepost_ops.chaos_figures import count
 from fencepost_ops.chaos_found import FoundFleet
 from fencepost_ops.chaos_own import OwnFleet, own_fleet

@@ -19,10 +19,10 @@ from uuid import UUID
 import psycopg
 
 from fencepost import Client, Enqueued
-from fencepost.app import load_app
 from fencepost.commands import LEAVE, OFFSET
 from fencepost.errors import FaultInjected, FencepostError, Unreachable
 from fencepost.ledger.abandoned import abandoned
+from fencepost.loading import load_app
 from fencepost.runrequest import RunRequest
 from fencepost_ops.check import terms
 from fencepost_ops.checker import TOLERANCE, Report, SandboxBooks, check

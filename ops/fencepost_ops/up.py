@@ -20,8 +20,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from fencepost.app import App, load_app
+from fencepost.app import App
 from fencepost.errors import Unreachable, UsageError
+from fencepost.loading import load_app
 from fencepost_ops.commands.session import Session, app_option, pass_session
 from fencepost_ops.fleet import INTAKE, ORDERS, ROLES, Fleet, FleetOptions
 from fencepost_ops.folders import write_private

@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.app import App, load_app
+    from fencepost.app import App
     from fencepost.authority import AuthorizationDecision, AuthorizationRequest
     from fencepost.books import BookedEffect
     from fencepost.budgets import Budget
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from fencepost.ledger.listings import RunInfo
+    from fencepost.loading import load_app
     from fencepost.runrequest import RunRequest
     from fencepost.tools import (
         PER_PROPOSAL,
@@ -95,7 +96,7 @@ __all__ = [
 # Loaded on first use, so that a producer or a pure module pays only for what it touches. A test keeps this
 # map, the imports above and `__all__` equal.
 _HOMES = {
-    "fencepost.app": "App load_app",
+    "fencepost.app": "App",
     "fencepost.authority": "AuthorizationDecision AuthorizationRequest",
     "fencepost.books": "BookedEffect",
     "fencepost.budgets": "Budget",
@@ -103,6 +104,7 @@ _HOMES = {
     "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",
     "fencepost.dependencies": "Breaker",
     "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
+    "fencepost.loading": "load_app",
     "fencepost.ledger.listings": "RunInfo",
     "fencepost.runrequest": "RunRequest",
     "fencepost.tools": (

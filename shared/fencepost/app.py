@@ -5,8 +5,6 @@ saying what to do; `App.check` finds what only the whole can show, and `load_app
 problems.
 """
 
-import importlib
-import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -22,6 +20,8 @@ from fencepost.contracts.carriers import KeyCarrier
 from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
 from fencepost.dependencies import Breaker, DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
+from fencepost.money import Money
+from fencepost.secrets import Resolver, declared
 from fencepost.tools import PER_PROPOSAL, Attempt, Context, Intent, Request, Tool, Turn
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -63,6 +63,11 @@ class ToolOptions(TypedDict, total=False):
     required: bool
     receipt: str | Callable[[Any], object]
     tenant_fields: tuple[str, ...]
+    acts_on: Callable[[Any], tuple[str, str]] | None
+    amount: Callable[[Any], Money | None] | None
+    untrusted: bool | None
+    egress: bool
+    secrets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -172,6 +177,11 @@ def _tool(
         check=options.get("check"),
         required=options.get("required", True),
         receipt=options.get("receipt", "id"),
+        acts_on=options.get("acts_on"),
+        amount=options.get("amount"),
+        untrusted=options.get("untrusted"),
+        egress=options.get("egress", False),
+        secrets=declared(name, options.get("secrets", ())),
         tenant_fields=options.get("tenant_fields", ("tenant",)),
         key=options.get("key"),
     )
@@ -194,6 +204,7 @@ class App:
         self._dependencies: dict[str, Dependency] = {}
         self._planners: dict[tuple[str, int], PlannerSpec] = {}
         self.books: dict[str, BookReader] = {}
+        self.resolver: Resolver | None = None
 
     def dependency(
         self,
@@ -249,6 +260,16 @@ class App:
         home = dependency or self._dependencies.get("local/default") or self.dependency("local")
         return home.python(name, effect=effect, returns=returns, **options)
 
+    def secrets(self, resolver: Resolver) -> Resolver:
+        """Register who knows the secrets that arguments name: a function of tenant and name, None: unknown.
+
+        Without one they are files in FENCEPOST_SECRETS_DIR, or environment variables.
+        """
+        if self.resolver is not None:
+            raise UsageError(f"app {self.name} has two functions that resolve secrets")
+        self.resolver = resolver
+        return resolver
+
     def planner(self, name: str, version: int = 1) -> Callable[[PlanT], PlanT]:
         """Register a planner, `def` or `async def` of the context. The function itself stays as it was."""
 
@@ -282,20 +303,50 @@ class App:
 
         return register
 
-    def allow(self, principal: str, tools: Sequence[str], tenant: str | None = None) -> None:
-        """Grant a principal tools; `*` matches any text, but IRREVERSIBLE tools must be named exactly."""
+    def allow(
+        self,
+        principal: str,
+        tools: Sequence[str],
+        tenant: str | None = None,
+        *,
+        approvals: int = 0,
+        approvers: Sequence[str] = (),
+        within: timedelta = timedelta(hours=24),
+        tainted: bool = False,
+    ) -> None:
+        """Grant a principal tools; `*` matches any text, but IRREVERSIBLE tools must be named exactly.
+
+        With `approvals` so many persons that fit `approvers` must approve each call, within that time. A run
+        that has read untrusted output needs one for what is IRREVERSIBLE or sends data out, unless `tainted`.
+        Both `principal` and `approvers` may be roles, as `role:finance`.
+        """
         if self._authority is not None:
             raise UsageError(
                 f"app {self.name} has an authority of its own; allow() fills the default one only"
             )
         if isinstance(tools, str) or not tools:
             raise UsageError("allow() needs a list of tool names or patterns")
-        self._grants += (Grant(principal, tuple(tools), tenant),)
+        if isinstance(approvers, str) or approvals < 0 or within <= timedelta(0):
+            raise UsageError(
+                "allow() takes approvals from 0 on, a list of approvers, and a time to approve in"
+            )
+        if approvals and not approvers:
+            raise UsageError(
+                "allow() with approvals= needs approvers=[...]: principals, or roles as role:NAME"
+            )
+        self._grants += (
+            Grant(principal, tuple(tools), tenant, approvals, tuple(approvers), within, tainted),
+        )
 
     @property
     def authority(self) -> Authority:
         """The app's own policy engine, or the allow-list of its grants."""
         return self._authority or AllowList(self._grants)
+
+    @property
+    def governed(self) -> bool:
+        """Whether published policies decide where there are any: not under an authority of the app's own."""
+        return self._authority is None
 
     @property
     def tools(self) -> dict[str, Tool]:
@@ -346,39 +397,3 @@ def _found(what: str, entries: Mapping[tuple[str, int], Entry], name: str, versi
     if version not in versions:
         raise NotFound(f"there is no {what} {name} version {version}; it has {sorted(versions)}")
     return entries[name, version]
-
-
-def load_app(path: str) -> App:
-    """The app at `package.module:attribute`, looked for from the current folder on as well.
-
-    UsageError, in one sentence, for anything that keeps it from running, `App.check` included.
-    """
-    module_name, _, attribute = path.partition(":")
-    if not module_name or not attribute:
-        raise UsageError(f"an app is named as package.module:attribute, not {path!r} (FENCEPOST_APP)")
-    value: object = _module(module_name)
-    for part in attribute.split("."):
-        if not hasattr(value, part):
-            raise UsageError(f"{module_name} has no attribute {attribute}")
-        value = getattr(value, part)
-    if not isinstance(value, App):
-        raise UsageError(f"{path} is a {type(value).__name__}, not a fencepost.App")
-    if problems := value.check():
-        raise UsageError(f"{path} cannot run: " + "; ".join(problems))
-    return value
-
-
-def _module(name: str) -> object:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # a console script does not look there by itself
-    try:
-        return importlib.import_module(name)
-    except UsageError as error:
-        raise UsageError(f"importing {name} failed: {error}") from error
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UsageError(f"there is no module {name} on the path or in {here}") from error
-        raise UsageError(f"importing {name} failed: {error}") from error
-    except Exception as error:
-        raise UsageError(f"importing {name} failed: {type(error).__name__}: {error}") from error

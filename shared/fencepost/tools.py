@@ -22,6 +22,8 @@ from fencepost.contracts import Contract, Effect, Natural
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
+from fencepost.money import Money
+from fencepost.secrets import CONTEXT, Secret, SecretRef
 from fencepost.wire import Request, Response, StoredRequest
 
 __all__ = [
@@ -187,6 +189,14 @@ class Attempt:
     deadline: datetime
     remaining: Callable[[], float]
     capability: Mapping[str, Any] = field(default_factory=dict)
+    secrets: Mapping[str, Secret] = field(default_factory=dict)
+    """Those its arguments name, by name."""
+
+    def secret(self, ref: SecretRef) -> Secret:
+        """The secret an argument names; UsageError where it is not one of this attempt's."""
+        if ref.name not in self.secrets:
+            raise UsageError(f"the secret {ref.name} is not one that this attempt's arguments name")
+        return self.secrets[ref.name]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +231,25 @@ class Tool:
     tenant_fields: tuple[str, ...] = ("tenant",)
     required: bool = True
     key: KeyCarrier | None = None
+    acts_on: Callable[[Any], tuple[str, str]] | None = None
+    """From validated arguments to the type and id of what is acted on: policies speak of it."""
+    amount: Callable[[Any], Money | None] | None = None
+    """From validated arguments to the money that is moved: policies and allowances speak of it."""
+    untrusted: bool | None = None
+    """Whether nobody vouches for its output. None: of a READ tool without a `returns` model nobody does."""
+    egress: bool = False
+    """Whether it carries data out of the tenant's hands: after untrusted output it needs an approval."""
+    secrets: tuple[str, ...] = ()
+    """Names, or patterns with `*`, of the secrets its arguments may name."""
+
+    @property
+    def taints(self) -> bool:
+        """Whether reading its result makes a run tainted."""
+        return self.untrusted if self.untrusted is not None else self._free_form
+
+    @property
+    def _free_form(self) -> bool:
+        return self.effect is Effect.READ and self.returns is None
 
     @property
     def scope(self) -> str:
@@ -252,11 +281,16 @@ class Tool:
         ]
         if self.key is not None:
             parts.append(self.key.to_json())
+        if self.egress or self.untrusted is not None:
+            parts.append({"egress": self.egress, "untrusted": self.untrusted})
+        if self.secrets:
+            parts.append({"secrets": list(self.secrets)})
         return digest("fencepost.tool.v1", parts)
 
     def read_arguments(self, text: str) -> BaseModel:
         """The argument model of stored canonical text; ValidationError if this version no longer takes it."""
-        return self.arguments.model_validate_json(text, strict=True, extra="forbid")
+        context = {CONTEXT: digest("fencepost.text.v1", text)} if self.secrets else None
+        return self.arguments.model_validate_json(text, strict=True, extra="forbid", context=context)
 
     def operation(self, tenant: str, args: BaseModel, *, run: str, turn: int, ordinal: int) -> str | None:
         """The operation key of a proposal, None for READ; TypeError, or whatever `intent` raises."""

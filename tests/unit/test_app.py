@@ -20,8 +20,8 @@ from fencepost import (
     Turn,
     UsageError,
 )
-from fencepost.app import load_app
 from fencepost.authority import AllowList, AuthorizationDecision, AuthorizationRequest
+from fencepost.loading import load_app
 from fencepost.tools import PER_PROPOSAL
 from tests.typing.user_code import Debit, app, debit, fulfil, refund
 

@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fencepost import App
-from fencepost.app import load_app
+from fencepost.loading import load_app
 from fencepost_ops.cli import main
 from fencepost_ops.doctor import resends, retries
 from fencepost_ops.doctor.findings import Finding, Level

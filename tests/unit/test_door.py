@@ -58,7 +58,7 @@ def test_the_lock_holds_all_that_the_project_asks_for_and_what_builds_it() -> No
     assert names <= set(requirements())
     assert {"hatchling", "editables"} <= names  # the editable install runs without build isolation
     exact = {each.split("[")[0].split("==")[0]: each.split("==")[1] for each in asked if "==" in each}
-    assert set(exact) == {"celery", "kombu", "redis"}
+    assert set(exact) == {"celery", "iso4217", "kombu", "redis"}
     for name, version in exact.items():
         assert requirements()[name].startswith(f"{name}=={version} ")
 

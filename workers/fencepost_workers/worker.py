@@ -14,7 +14,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from fencepost.app import App, load_app
+from fencepost.app import App
 from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.doorbell import Doorbell
@@ -22,6 +22,7 @@ from fencepost.health import HealthFile
 from fencepost.leases import RedisLeases
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import SILENCE, Pool
+from fencepost.loading import load_app
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost.tools import Tool

@@ -14,9 +14,10 @@ import click
 import psycopg
 
 from fencepost import Client
-from fencepost.app import App, load_app
+from fencepost.app import App
 from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger.connect import Connection, connect, translate
+from fencepost.loading import load_app
 from fencepost.settings import Settings, load_settings, redact
 
 F = TypeVar("F", bound=Callable[..., Any])

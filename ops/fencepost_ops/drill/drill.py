@@ -10,9 +10,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from fencepost.app import App, load_app
+from fencepost.app import App
 from fencepost.clock import driven
 from fencepost.errors import UsageError
+from fencepost.loading import load_app
 from fencepost.testing import FAULTS
 from fencepost_ops.drill.app import MANNERS
 from fencepost_ops.drill.history import History

@@ -26,7 +26,8 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.decide import gate
-from fencepost.decide.fold import Fold, decision_body, lease_body
+from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -59,7 +60,7 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
         return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = 0
-    decision = fold.authorize(call, tool, "claim", call.attempts + 1)
+    decision = authorize(fold, call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         return _denied(fold, call, decision, command.term.fence)
     if call.compensates and call.reconcile_until is not None and call.reconcile_until <= fold.now:

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, Protocol
 from uuid import UUID
 
 from fencepost import operations
-from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest, decide_safely
+from fencepost.authority import Authority
+from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
-from fencepost.canonical import parse, sanitize
+from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Term
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, recorded_body
@@ -61,9 +62,25 @@ class Presented:
     call: UUID | None = None
 
 
+class Engines(Protocol):
+    """The published policies this process has compiled. It holds code, never a decision."""
+
+    def engine(self, version: int) -> Authority | None:
+        """The engine of a version; None if it has to be added first."""
+        ...
+
+    def add(self, version: int, bundle: str) -> None:
+        """Compile a version's bundle. One that cannot be compiled denies everything, and says why."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What a deciding process knows besides the ledger: its tools, planners, authority and limits."""
+    """What a deciding process knows besides the ledger: its tools, planners, authority and limits.
+
+    `engines` compile published policies, which decide for a tenant in place of `authority` as soon as one is
+    in force for it; None where the application has an authority of its own.
+    """
 
     tool: Callable[[str, int], Tool | None]
     planner: Callable[[str, int], bool]
@@ -72,6 +89,7 @@ class Known:
     planner_attempts: int = 5
     limited: frozenset[str] = frozenset()
     """Scopes of dependencies with a limit for the whole fleet."""
+    engines: Engines | None = None
 
 
 @dataclass(slots=True)
@@ -94,6 +112,7 @@ class Fold:
     by: str | None = None
     fence_before: int = 0
     dependencies: dict[str, Health] = field(default_factory=dict)
+    standing: Standing = EVERYBODY
 
     @property
     def run(self) -> Run:
@@ -191,27 +210,6 @@ class Fold:
         if operations.held(old) and not operations.held(operation):
             self.woken.add(operation.key)
 
-    def authorize(
-        self, call: Call, tool: Tool, phase: Literal["recording", "claim"], attempt: int
-    ) -> AuthorizationDecision:
-        """Step 6 for these exact arguments, now; an engine that errs denies."""
-        request = AuthorizationRequest(
-            tenant=call.tenant,
-            principal=self.run.principal,
-            tool=tool.name,
-            tool_version=tool.version,
-            effect=tool.effect,
-            arguments=cast("Mapping[str, Any]", parse(call.arguments)),
-            arguments_hash=call.arguments_hash,
-            operation=call.operation,
-            run=str(call.run),
-            call=str(call.id),
-            attempt=attempt,
-            phase=phase,
-            at=self.now,
-        )
-        return decide_safely(self.known.authority, request)
-
     def create(self) -> None:
         """RunCreated, written by the run's first change so that no producer computes hashes."""
         run = self.run
@@ -239,8 +237,3 @@ class Fold:
 def lease_body(command: Claim) -> dict[str, Any]:
     """The term a claim takes, and the process that takes it: histories say who did what."""
     return {"owner": command.term.owner, "fence": command.term.fence, "worker": command.worker}
-
-
-def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
-    """The evidence of one authorisation decision."""
-    return {"phase": phase, "reason": decision.reason, "deciding": list(decision.deciding)}

@@ -24,7 +24,8 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.deadlines import retry_at
-from fencepost.decide.fold import Fold, decision_body, lease_body
+from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.proposals import Rejected, Validated
@@ -177,7 +178,7 @@ def propose(
         gone = f"tool {call.tool} version {call.tool_version} is not known here"
         fold.emit(E.PROPOSAL_REJECTED, {"step": 2, "code": "unknown_tool", "message": gone}, call=call_id)
         return
-    decision = fold.authorize(call, tool, "recording", 0)
+    decision = authorize(fold, call, tool, "recording", 0)
     evidence = decision_body(decision, "recording")
     if not decision.allowed:
         denied = {**evidence, "message": f"not authorised: {decision.reason}"}

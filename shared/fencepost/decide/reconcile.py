@@ -21,8 +21,9 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.decide import gate
+from fencepost.decide.authorize import authorize, decision_body
 from fencepost.decide.dispatch import drifted, mark_unknown, refused, start_attempt
-from fencepost.decide.fold import Fold, decision_body, lease_body
+from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call
 from fencepost.events import EventType, body_text
@@ -167,7 +168,7 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
     if (why_not := drifted(call) or _unbuilt(call, tool, command)) is not None:
         return _repair(fold, call, why_not)
-    decision = fold.authorize(call, tool, "claim", call.attempts + 1)
+    decision = authorize(fold, call, tool, "claim", call.attempts + 1)
     if not decision.allowed:
         body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
         fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)

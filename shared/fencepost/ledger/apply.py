@@ -25,6 +25,7 @@ from fencepost.ledger import health
 from fencepost.ledger.connect import Connection, Pipeline, Pool
 from fencepost.ledger.folding import Folding
 from fencepost.ledger.load import Loaded, load
+from fencepost.ledger.standing import READ_BUNDLES
 from fencepost.ledger.write import CountMismatchError, write
 from fencepost.testing import fault
 
@@ -106,16 +107,36 @@ class Ledger:
     def _load(self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command]) -> Loaded:
         """Load a batch; twice, as a rule, when a dependency has fallen ill since this process last looked."""
         watched = (self._known.limited | self._ill) & health.hinted(batch)
+        learnt: set[int] = set()
         while True:
             loaded = load(connection, pipeline, batch, self._worker_ttl, watched)
             ill = {scope for scope, held in loaded.dependencies.items() if not held.well}
             if ill != self._ill & loaded.dependencies.keys():
                 self._ill = (self._ill - loaded.dependencies.keys()) | ill
             unlocked = loaded.unlocked(batch, self._known)
-            if not unlocked:
+            strange = self._strange(loaded) - learnt  # one that was evicted since denies, and ends the loop
+            if not unlocked and not strange:
                 return loaded
             watched |= unlocked
             connection.rollback()
+            if strange:
+                self._learn(connection, strange)
+                learnt |= strange
+
+    def _strange(self, loaded: Loaded) -> set[int]:
+        """Versions of policies in force that this process has not compiled yet."""
+        engines = self._known.engines
+        if engines is None:
+            return set()
+        return {v for v in loaded.standing.policies.values() if engines.engine(v) is None}
+
+    def _learn(self, connection: Connection, versions: set[int]) -> None:
+        """Compile policies beside any transaction: that may take a while, and holds up nobody."""
+        engines = self._known.engines
+        assert engines is not None
+        for version, bundle in connection.execute(READ_BUNDLES, [sorted(versions)]).fetchall():
+            connection.rollback()
+            engines.add(version, bundle)
 
 
 def _tell(before: Mapping[str, Health], after: Mapping[str, Health]) -> None:

@@ -120,6 +120,7 @@ class Folding:
             now=self.loaded.now,
             fence_before=run.fence,
             dependencies=dict(self.loaded.dependencies),
+            standing=self.loaded.standing,
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):

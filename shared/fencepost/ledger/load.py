@@ -16,9 +16,10 @@ from typing import Any
 from uuid import UUID
 
 from fencepost import commands as c
+from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.decide.fold import Known, Row
-from fencepost.ledger import health, rows
+from fencepost.ledger import health, rows, standing
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -138,6 +139,7 @@ class Loaded:
     """Scopes of which the row is locked."""
     epoch: int | None = None
     """The epoch under which the ledger is held, if it is."""
+    standing: Standing = EVERYBODY
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -272,6 +274,7 @@ def load(
     """
     of = wanted(batch)
     args = parameters(of, worker_ttl) | health.failing(batch) | {"watched": rows.text_array(watched)}
+    args |= standing.persons(batch)
     shape = bool(of.calls), bool(of.whole)
     runs = connection.execute(LOCK_RUNS, args)
     if of.new:
@@ -283,6 +286,7 @@ def load(
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
     depended = connection.execute(health.READ_DEPENDENCIES, args) if health.depends(batch) else ()
+    stands = connection.execute(standing.READ_STANDING, args).fetchall if standing.authorises(batch) else list
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
@@ -296,6 +300,7 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
+    loaded.standing = next(map(standing.standing, stands()), EVERYBODY)
     loaded.half_locked = _half_locked(batch, of, loaded)
     held = [made(Health, row) for row in ill]
     loaded.locked = frozenset(one.scope for one in held)

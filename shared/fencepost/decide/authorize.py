@@ -1,0 +1,111 @@
+"""Step 6: who may have exactly this done, now. Asked when a proposal is recorded, and again in the claim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from fencepost.authority import (
+    UNKNOWN_POLICY,
+    Authority,
+    AuthorizationDecision,
+    AuthorizationRequest,
+    decide_safely,
+)
+from fencepost.canonical import parse, sanitize
+from fencepost.decide.fold import Fold
+from fencepost.money import Money
+from fencepost.subjects import Call
+from fencepost.tools import Tool
+
+Phase = Literal["recording", "claim"]
+
+
+def authorize(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -> AuthorizationDecision:
+    """The decision for these exact arguments, under what stands in the ledger now.
+
+    Whatever fails on the way denies: an engine, the application's functions that name what a call acts on
+    and moves, a policy that does not compile.
+    """
+    standing, tenant = fold.standing, call.tenant
+    if (why := standing.withdrawn.get((tool.name, tool.version))) is not None:
+        return _denied("tool_withdrawn", f"{tool.name} version {tool.version} was withdrawn: {why}")
+    if (why := standing.disabled(tenant, fold.run.principal)) is not None:
+        who = sanitize(fold.run.principal, 80)
+        return _denied("principal_disabled", f"{who} is disabled: {why}")
+    engine = engine_of(fold, tenant)
+    if engine is None:
+        version = standing.policies[tenant]
+        return _denied("policy_error", f"policy version {version} could not be loaded here")
+    try:
+        asked = request_of(fold, call, tool, phase, attempt)
+    except Exception as error:  # noqa: BLE001 - what names resource and amount is the application's code
+        reason = f"what it acts on or moves cannot be told: {type(error).__name__}: {sanitize(error, 200)}"
+        return _denied("policy_error", reason)
+    return decide_safely(engine, asked)
+
+
+def engine_of(fold: Fold, tenant: str) -> Authority | None:
+    """The engine in force for a tenant; None if its policy is not compiled here."""
+    version, engines = fold.standing.policies.get(tenant), fold.known.engines
+    if version is None or engines is None:
+        return fold.known.authority
+    return engines.engine(version)
+
+
+def request_of(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -> AuthorizationRequest:
+    """All a decision on this call may depend on. Raises what the tool's own functions raise."""
+    args = tool.read_arguments(call.arguments) if tool.acts_on or tool.amount else None
+    who = fold.standing.who(call.tenant, fold.run.principal, tool.name, fold.now)
+    amount = tool.amount(args) if tool.amount else None
+    if amount is not None and not isinstance(amount, Money):
+        raise TypeError(f"amount of {tool.name} must give Money or None, not {type(amount).__name__}")
+    return AuthorizationRequest(
+        tenant=call.tenant,
+        principal=fold.run.principal,
+        tool=tool.name,
+        tool_version=tool.version,
+        effect=tool.effect,
+        arguments=cast("Mapping[str, Any]", parse(call.arguments)),
+        arguments_hash=call.arguments_hash,
+        operation=call.operation,
+        run=str(call.run),
+        call=str(call.id),
+        attempt=attempt,
+        phase=phase,
+        at=fold.now,
+        definition=tool.definition_digest,
+        resource=_pair(tool, tool.acts_on(args)) if tool.acts_on else None,
+        amount=amount,
+        roles=who.roles,
+        on_behalf_of=who.on_behalf_of,
+        delegation=who.links,
+        tainted=fold.run.tainted is not None,
+        egress=tool.egress,
+    )
+
+
+def _pair(tool: Tool, named: object) -> tuple[str, str]:
+    if not isinstance(named, tuple) or len(named) != 2 or not all(isinstance(part, str) for part in named):
+        raise TypeError(f"acts_on of {tool.name} must give a type and an id, two texts")
+    return named
+
+
+def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
+    """The evidence of one authorisation decision."""
+    body: dict[str, Any] = {
+        "phase": phase,
+        "reason": decision.reason,
+        "deciding": list(decision.deciding),
+    }
+    if decision.code:
+        body["code"] = decision.code
+    if decision.digests:
+        body["digests"] = dict(decision.digests)
+    return body
+
+
+def _denied(code: str, reason: str) -> AuthorizationDecision:
+    return AuthorizationDecision(
+        allowed=False, reason=reason, policy_version=UNKNOWN_POLICY, deciding=(code,), code=code
+    )

@@ -1,0 +1,79 @@
+"""What stands in the ledger about principals, delegations, tools and policies, for a batch that authorises.
+
+Read with the batch, under its runs' locks, in one statement; never kept: what commits before a claim reads
+counts in that claim.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, Final
+
+from fencepost import commands as c
+from fencepost.authority.standing import MAX_LINKS, Delegation, Principal, Standing
+from fencepost.clock import parse_rfc3339
+from fencepost.ledger import rows
+
+_AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation)
+
+# `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
+# may hold more than are valid: which of them count is judged apart (`authority.standing`).
+READ_STANDING = f"""
+WITH RECURSIVE asked AS (
+    SELECT DISTINCT r.tenant, r.principal
+    FROM unnest(%(run_tenants)s::text[], %(runs)s::uuid[]) AS w (tenant, id)
+    JOIN fencepost.runs r USING (tenant, id)
+    UNION SELECT * FROM unnest(%(person_tenants)s::text[], %(persons)s::text[])
+), reached AS (
+    SELECT tenant, principal, 0 AS links FROM asked
+    UNION
+    SELECT d.tenant, d.principal, reached.links + 1 FROM reached JOIN fencepost.delegations d
+        ON d.delegate = reached.principal AND d.tenant IS NOT DISTINCT FROM reached.tenant
+    WHERE d.revoked_at IS NULL AND reached.links < {MAX_LINKS}
+), people AS (SELECT DISTINCT tenant, principal FROM reached)
+SELECT
+    (SELECT json_agg(json_build_array(t.tenant, (SELECT max(p.version) FROM fencepost.policies p
+        WHERE p.tenant IN ('', t.tenant)))) FROM (SELECT DISTINCT tenant FROM asked) t),
+    (SELECT json_agg(json_build_array(p.tenant, p.principal, p.roles, p.disabled_at IS NOT NULL, p.reason))
+        FROM people JOIN fencepost.principals p USING (principal, tenant)),
+    (SELECT json_agg(json_build_array(d.tenant, d.principal, d.delegate, d.tools,
+            to_char(d.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
+            to_char(d.until AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) ORDER BY d.since, d.id)
+        FROM people JOIN fencepost.delegations d
+        ON d.delegate = people.principal AND d.tenant IS NOT DISTINCT FROM people.tenant
+        WHERE d.revoked_at IS NULL),
+    (SELECT json_agg(json_build_array(tool, version, reason)) FROM fencepost.withdrawn)
+"""
+READ_BUNDLES = "SELECT version, bundle FROM fencepost.policies WHERE version = ANY(%s)"
+
+
+def authorises(batch: Sequence[c.Command]) -> bool:
+    """Whether anything in a batch asks who may have what done."""
+    return any(isinstance(x, _AUTHORISING) for x in batch)
+
+
+def persons(batch: Sequence[c.Command]) -> dict[str, str]:  # noqa: ARG001 - nobody decides yet
+    """The persons who decide something in this batch, as parameters of READ_STANDING."""
+    asked: list[tuple[str, str]] = []
+    return {
+        "person_tenants": rows.text_array(tenant for tenant, _ in asked),
+        "persons": rows.text_array(person for _, person in asked),
+    }
+
+
+def standing(row: Sequence[Any]) -> Standing:
+    """What READ_STANDING found."""
+    policies, people, delegations, withdrawn = row
+    return Standing(
+        policies={tenant: version for tenant, version in policies or () if version is not None},
+        principals={
+            (tenant, name): Principal(tuple(json.loads(roles)), disabled, reason or "")
+            for tenant, name, roles, disabled, reason in people or ()
+        },
+        delegations=tuple(
+            Delegation(tenant, principal, delegate, tools, parse_rfc3339(since), parse_rfc3339(until))
+            for tenant, principal, delegate, tools, since, until in delegations or ()
+        ),
+        withdrawn={(tool, version): reason for tool, version, reason in withdrawn or ()},
+    )
