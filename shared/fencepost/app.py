@@ -50,6 +50,9 @@ class DependencyOptions(TypedDict, total=False):
     rate: float | None
     concurrency: int | None
     slots: int | None
+    hosts: tuple[str, ...]
+    private: bool | tuple[str, ...]
+    capability: bool | str
 
 
 class ToolOptions(TypedDict, total=False):
@@ -116,8 +119,10 @@ class Dependency:
         The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
         count as success; without it any 2xx does.
         """
-        if self.spec.base_url is None:
-            raise UsageError(f"dependency {self.spec.name} needs a base_url for the http tool {name}")
+        if self.spec.base_url is None and not self.spec.hosts:
+            raise UsageError(
+                f"dependency {self.spec.name} needs a base_url for the http tool {name}, or hosts=(...)"
+            )
 
         def register(function: Callable[[ArgsT], Request]) -> HttpTool[ArgsT, Any]:
             tool = _tool(name, self.spec, effect, returns, argument_model(function), options)

@@ -3,12 +3,15 @@
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Final, Literal
 
 from fencepost.errors import UsageError
+from fencepost.outbound import Outbound, outbound
 from fencepost.settings import variable
-from fencepost.wire import check_base_url, check_headers
+from fencepost.wire import Request, StoredRequest, check_base_url, check_headers
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.:-]{0,99}")
+CAPABILITY_HEADER: Final = "Fencepost-Capability"
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,10 @@ class DependencySpec:
     most, both in the whole fleet and both paid for with a lock per claim; None: no limit. `slots` is how many
     one worker process executes at a time: None is half of FENCEPOST_SLOTS where the app has several
     dependencies, so that a slow one leaves the other half to the rest, and all of them where it has only one.
+
+    Requests go to `base_url` and to the `hosts` named here (`api.example.com`, `*.example.com`) and nowhere
+    else, inside the network only as `private` and the base_url allow: `fencepost.outbound` has the rules.
+    With `capability` each attempt carries a signed one, in the header Fencepost-Capability or the one named.
     """
 
     name: str
@@ -65,6 +72,9 @@ class DependencySpec:
     rate: float | None = None
     concurrency: int | None = None
     slots: int | None = None
+    hosts: tuple[str, ...] = ()
+    private: bool | tuple[str, ...] = False
+    capability: bool | str = False
 
     def __post_init__(self) -> None:
         check_name("dependency", self.name)
@@ -80,8 +90,12 @@ class DependencySpec:
         self._check_limits()
         try:
             check_headers(self.headers)
-            if self.base_url is not None and not self.base_url.startswith("env:"):
-                check_base_url(self.base_url)
+            told = None if self.base_url is None or self.base_url.startswith("env:") else self.base_url
+            if told is not None:
+                check_base_url(told)
+            outbound(told, self._named_hosts(), self._inside())
+            if isinstance(self.capability, str):
+                check_headers(((self.capability, ""),))
         except ValueError as error:
             raise UsageError(f"dependency {self.name}: {error}") from error
 
@@ -94,6 +108,25 @@ class DependencySpec:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"dependency {self.name} has {name} {value}; it is 1 or more, or None")
+
+    def _named_hosts(self) -> tuple[str, ...]:
+        given: object = self.hosts
+        if isinstance(given, str):
+            raise ValueError("hosts is a tuple of hosts, not one text")  # noqa: TRY004 - becomes a UsageError
+        return tuple(self.hosts)
+
+    def _inside(self) -> Literal[True] | tuple[str, ...]:
+        given: object = self.private
+        if isinstance(given, str):
+            raise ValueError("private is True or a tuple of networks, not one text")  # noqa: TRY004 - as above
+        return True if self.private is True else tuple(self.private or ())
+
+    @property
+    def capability_header(self) -> str | None:
+        """The header its capabilities travel in; None for a dependency that asks for none."""
+        if isinstance(self.capability, str):
+            return self.capability
+        return CAPABILITY_HEADER if self.capability else None
 
     @property
     def limited(self) -> bool:
@@ -113,6 +146,17 @@ class DependencySpec:
             return check_base_url(resolve(self.base_url))
         except ValueError as error:
             raise UsageError(f"dependency {self.name}: {error}") from error
+
+    def outbound(self) -> Outbound:
+        """Where its requests may go, by the base URL as it is set now. UsageError where `url` has one."""
+        base = None if self.base_url is None else self.url()
+        return outbound(base, self._named_hosts(), self._inside())
+
+    def bind(self, request: Request) -> StoredRequest:
+        """The absolute request to store. OutboundRefused where it leads elsewhere; UsageError as `url`."""
+        stored = request.bind(None if self.base_url is None else self.url())
+        self.outbound().admit(stored.target)
+        return stored
 
     def sent_headers(self) -> tuple[tuple[str, str], ...]:
         """The headers of every request, their `env:NAME` values read now; UsageError if one is not set."""

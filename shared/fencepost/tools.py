@@ -324,7 +324,7 @@ class Tool:
         """
         if self.request is None:
             raise UsageError(f"tool {self.name} sends no request")
-        bound = self.request(args).bind(self.dependency.url())
+        bound = self.dependency.bind(self.request(args))
         return bound if self.key is None or key is None else self.key.put(bound, key)
 
     def lookup_request(self, args: BaseModel, key: str) -> StoredRequest:
@@ -335,7 +335,7 @@ class Tool:
         if self.lookup is None:
             raise UsageError(f"tool {self.name} has no lookup")
         known = key if self.key is None else self.key.spell(key)
-        return self.lookup(args, known).bind(self.dependency.url())
+        return self.dependency.bind(self.lookup(args, known))
 
     def compensation(self, args: BaseModel, result: str | None, receipt: str | None) -> Proposal:
         """The proposal that offsets an effect, from its stored result text or else from its receipt.

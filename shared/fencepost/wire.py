@@ -11,14 +11,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
 
+from fencepost import outbound
 from fencepost.canonical import digest
+from fencepost.outbound import OutboundRefused
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z]{1,16}")
+_ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"
+_QUERY_SAFE = _PATH_SAFE + "?[]{}|^`"
 _VISIBLE = re.compile(r"[\t\x20-\x7e]*")
 _OURS = frozenset(
     {
@@ -48,25 +53,25 @@ def check_headers(headers: Sequence[tuple[str, str]]) -> None:
 
 
 def _check_path(path: str) -> None:
+    if _ABSOLUTE.match(path):
+        path = outbound.parse(path).rest.partition("?")[0] or "/"
     decoded = path.replace("%2e", ".").replace("%2E", ".")
     if not path.startswith("/") or path.startswith("//") or re.search(r"[\x00-\x20\x7f\\?#]", path):
-        raise ValueError(
+        raise OutboundRefused(
             f"path {path[:80]!r} must start with one '/' and hold no '?', '#', '\\' or white space"
         )
     if {".", ".."} & set(decoded.split("/")):
-        raise ValueError(f"path {path[:80]!r} must not climb with '.' or '..'")
+        raise OutboundRefused(f"path {path[:80]!r} must not climb with '.' or '..'")
 
 
 def check_base_url(url: str) -> str:
     """`url` without a trailing slash, if requests can be bound to it; ValueError otherwise."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(
-            f"base_url must look like https://host[:port][/path], not {url.rpartition('@')[2]!r}"
-        )
-    if parts.username is not None or parts.password is not None:
-        raise ValueError("base_url must not carry a user or password: requests are stored as they are sent")
-    _ = parts.port  # raises ValueError where the port is no number
+    try:
+        target = outbound.parse(url)
+    except OutboundRefused as error:
+        raise ValueError(f"base_url must look like https://host[:port][/path]: {error}") from None
+    if "?" in target.rest:
+        raise ValueError("base_url must look like https://host[:port][/path], without a query")
     return url.rstrip("/")
 
 
@@ -122,11 +127,12 @@ def fingerprint(tenant: str, scope: str, tool: str, version: int, request: str) 
 
 @dataclass(frozen=True)
 class Request:
-    """What a tool wants sent, relative to its dependency's base URL.
+    """What a tool wants sent, relative to its dependency's base URL, or to a whole URL of its `hosts`.
 
     Key, deadline and correlation headers are added when it is sent, credentials come from the dependency:
     naming any of them here is a ValueError, because the request is stored in the clear. `path` is sent as it
-    is, but for characters outside ASCII; quote untrusted parts with `urllib.parse.quote(part, safe="")`.
+    is, but for characters outside ASCII; quote untrusted parts with `urllib.parse.quote(part, safe="")`. A
+    whole URL may have its query; whether its host is one the dependency names is judged when it is bound.
     """
 
     method: str
@@ -183,11 +189,21 @@ class Request:
         """A PUT of `json`, as `post`."""
         return cls("PUT", path, _pairs(query), *_json_body(json, headers))
 
-    def bind(self, base_url: str) -> StoredRequest:
-        """The absolute request to store; equal inputs give equal bytes. ValueError for a bad base URL."""
-        target = check_base_url(base_url) + quote(self.path, safe="/%:@!$&'()*+,;=~-._")
+    def bind(self, base_url: str | None) -> StoredRequest:
+        """The absolute request to store; equal inputs give equal bytes. ValueError for a bad base URL, and
+        without one for a path that is no whole URL.
+        """
+        if _ABSOLUTE.match(self.path):
+            whole = outbound.parse(self.path)
+            path, question, query = whole.rest.partition("?")
+            target = whole.origin + (quote(path, safe=_PATH_SAFE) or "/")
+            target += question + quote(query, safe=_QUERY_SAFE)
+        elif base_url is None:
+            raise OutboundRefused(f"path {self.path[:80]!r} needs a whole URL: there is no base_url")
+        else:
+            target = check_base_url(base_url) + quote(self.path, safe=_PATH_SAFE)
         if self.query:
-            target += "?" + urlencode(self.query, quote_via=quote)
+            target += ("&" if "?" in target else "?") + urlencode(self.query, quote_via=quote)
         return StoredRequest(self.method, target, self.headers, self.body)
 
 

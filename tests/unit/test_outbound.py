@@ -330,7 +330,7 @@ def test_an_address_from_arguments_has_to_be_outside_too(
 ) -> None:
     with pytest.raises(OutboundRefused, match="address"):
         outbound(None, hosts, private).admit(url)
-    assert outbound(None, hosts, (url.split("//")[1].strip("/[]"),)).admit(url)
+    assert outbound(None, hosts, (url.split("//")[1].strip("/[]"),)).admit(url) == parse(url)
 
 
 def test_the_dependencys_headers_go_to_its_own_places_only() -> None:
