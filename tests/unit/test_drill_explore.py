@@ -3,7 +3,7 @@
 from collections import Counter
 
 from fencepost.testing import POINTS
-from fencepost_ops.drill.explore import explored
+from fencepost_ops.drill.explore import TIMELESS, explored
 from fencepost_ops.drill.protocol import parse_protocol
 from fencepost_ops.drill.sweep import HOPELESS
 
@@ -35,6 +35,9 @@ def test_everything_occurs() -> None:
                       "lose_messages", "turn_messages", "cancel", "sweep"}  # fmt: skip
     jumps = [event.seconds or 0 for p in MANY for event in p.events if event.do == "jump_clock"]
     assert min(jumps) < 0 < max(jumps)
+    hasty = [p for p in MANY if any((event.seconds or 0) > 0 for event in p.events)]
+    assert len(hasty) > 20
+    assert {run.input["contract"] for p in hasty for run in p.runs} == TIMELESS
     runs = [run for protocol in MANY for run in protocol.runs]
     assert {run.planner for run in runs} == {"one", "two", "both", "stop"}
     assert len({run.input["contract"] for run in runs}) == 6
