@@ -34,7 +34,7 @@ KindT = TypeVar("KindT", bound=str)
 
 
 def refusal(code: str, message: str) -> PydanticCustomError:
-    """What a validator raises to refuse a value at step 3 under this code; a validation error anywhere else."""
+    """What a validator raises to refuse a value at step 3 under this code."""
     return PydanticCustomError(f"{CODE_PREFIX}{code}", "{message}", {"message": message})
 
 

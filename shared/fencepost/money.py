@@ -53,8 +53,8 @@ class Money(BaseModel):
 
         ValueError where the currency has fewer decimals than the amount, and for what is no amount at all.
         """
-        if not isinstance(amount, Decimal) or not amount.is_finite():
-            raise ValueError(f"an amount is a finite Decimal, not {amount!r}")
+        if not amount.is_finite():
+            raise ValueError(f"{amount} is no amount of money")
         scale = _SCALES.get(currency, 0)  # of an unknown one the model says so
         return cls(currency=currency, amount_minor=_shifted(amount, scale, currency), scale=scale)
 
@@ -74,7 +74,8 @@ def _shifted(amount: Decimal, places: int, what: str) -> int:
     whole, rest = divmod(int("".join(map(str, digits)) or "0"), 10 ** max(0, -shift))
     if rest:
         raise ValueError(f"{amount} {what} is not exact in {places} decimals; round it before it is proposed")
-    return (-whole if sign else whole) * 10 ** max(0, shift)
+    larger: int = 10 ** max(0, shift)
+    return (-whole if sign else whole) * larger
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,19 @@ are judged in the claim. Nothing here raises for what a planner wrote, and nothi
 """
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
+from fencepost.authority import matches
 from fencepost.canonical import CanonicalError, admit, arguments_hash, encode, parse, sanitize
+from fencepost.clock import rfc3339
 from fencepost.contracts import Effect
+from fencepost.fields import CODE_PREFIX, TenantId, parts_of
+from fencepost.secrets import SecretRef
 from fencepost.tools import Proposal, Tool
 
 PREVIEW_CHARS: Final = 2000
@@ -91,7 +96,8 @@ def validate(
         resource = _resource(tool, args, tenant)
     except _Refusal as refusal:
         name = sanitize(proposal.tool, LABEL_CHARS)
-        return Rejected(refusal.step, refusal.code, refusal.message, name, label, preview(proposal.arguments))
+        told = f"{refusal.code}: {refusal.message}"  # the planner is told the message alone
+        return Rejected(refusal.step, refusal.code, told, name, label, preview(proposal.arguments))
     return Validated(
         tool.name,
         tool.version,
@@ -159,8 +165,10 @@ def _modelled(tool: Tool, text: str) -> BaseModel:
         return tool.read_arguments(text)
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
-        problems = [f"{'.'.join(map(str, e['loc'])) or '$'}: {e['msg']}" for e in found[:5]]
-        raise _Refusal(1, "schema", "; ".join(problems)) from None
+        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or '$'}: {e['msg']}" for e in found[:5])
+        if all(e["type"].startswith(CODE_PREFIX) for e in found):  # it fits, but has no canonical form
+            raise _Refusal(3, found[0]["type"].removeprefix(CODE_PREFIX), problems) from None
+        raise _Refusal(1, "schema", problems) from None
     except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
         raise _Refusal(1, "schema", _told(error)) from None
 
@@ -186,28 +194,74 @@ def _canonical(tool: Tool, args: BaseModel, limits: Limits) -> tuple[str, str]:
 
 
 def canonical_value(args: BaseModel) -> Any:
-    """The JSON value of validated arguments: by alias, defaults included, sets sorted by their text."""
-    options: dict[str, Any] = {"by_alias": True, "exclude_computed_fields": True, "warnings": False}
-    return _sorted_sets(args.model_dump(mode="python", **options), args.model_dump(mode="json", **options))
+    """The JSON value of validated arguments: by alias, defaults included, sets sorted by their text, instants
+    in UTC with six decimals.
+
+    CanonicalError for a time without a zone.
+    """
+    written = args.model_dump(mode="json", by_alias=True, exclude_computed_fields=True, warnings=False)
+    return _spelled(args, written)
 
 
-def _sorted_sets(python: object, json_value: Any) -> Any:
-    """`json_value` with the lists sorted that are sets in `python`; both come from the same model."""
-    if isinstance(python, set | frozenset) and isinstance(json_value, list):
-        return sorted(json_value, key=encode)
-    if isinstance(python, dict) and isinstance(json_value, dict):
-        pairs = zip(python.values(), json_value.items(), strict=True)
-        return {name: _sorted_sets(inner, item) for inner, (name, item) in pairs}
-    if isinstance(python, list | tuple) and isinstance(json_value, list):
-        return [_sorted_sets(inner, item) for inner, item in zip(python, json_value, strict=True)]
-    return json_value
+def _spelled(value: object, written: Any) -> Any:
+    """`written`, which is what the model made of `value`, in the one spelling of what JSON has none for.
+
+    What a serializer of the application's own has given another shape is left as it gave it.
+    """
+    if isinstance(written, str):
+        return _instant(value, written) if isinstance(value, datetime) else written
+    if isinstance(written, dict):
+        if isinstance(value, BaseModel):
+            return written | dict(_spelled_fields(value, written))
+        if isinstance(value, dict) and len(value) == len(written):
+            pairs = zip(value.values(), written.items(), strict=True)
+            return {name: _spelled(item, text) for item, (name, text) in pairs}
+        if is_dataclass(value):
+            named = {f.name: getattr(value, f.name) for f in fields(value)}
+            return {name: _spelled(named.get(name), text) for name, text in written.items()}
+    if isinstance(written, list):
+        if isinstance(value, set | frozenset | list | tuple) and len(value) == len(written):
+            written = [_spelled(item, text) for item, text in zip(value, written, strict=True)]
+        return sorted(written, key=encode) if isinstance(value, set | frozenset) else written
+    return written
+
+
+def _spelled_fields(model: BaseModel, written: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, info in type(model).model_fields.items():
+        alias = info.serialization_alias or info.alias or name
+        if alias in written:
+            yield alias, _spelled(getattr(model, name), written[alias])
+    for name, item in (model.model_extra or {}).items():
+        if name in written:
+            yield name, _spelled(item, written[name])
+
+
+def _instant(value: datetime, written: str) -> str:
+    try:
+        same = datetime.fromisoformat(written) == value
+    except (ValueError, TypeError):
+        same = False
+    if not same:  # a spelling of the application's own
+        return written
+    if value.tzinfo is None:
+        message = (
+            "a time without a zone may be any of a day's instants; declare it as fencepost.fields.Instant"
+        )
+        raise CanonicalError("instant", "$", message)
+    return rfc3339(value)
 
 
 def _bound(tool: Tool, args: BaseModel, tenant: str) -> None:
-    """Step 4: whatever names a tenant names this one."""
-    for name in tool.tenant_fields:
-        if name in type(args).model_fields and getattr(args, name) != tenant:
-            raise _Refusal(4, "tenant", f"{name} of {tool.name} is not the run's tenant")
+    """Step 4: whatever names a tenant names this one, and a secret is one the tool is declared to use."""
+    for part in parts_of(args):
+        if isinstance(part, TenantId) and part.tenant != tenant:
+            raise _Refusal(4, "tenant", f"a {part.kind} id of {tool.name} is not one of the run's tenant")
+        if isinstance(part, SecretRef) and not any(matches(one, part.name) for one in tool.secrets):
+            raise _Refusal(4, "secret", f"{tool.name} is not declared to use the secret {part.name}")
+        if isinstance(part, BaseModel):
+            for name in tool.tenant_fields:
+                if name in type(part).model_fields and getattr(part, name) != tenant:
+                    raise _Refusal(4, "tenant", f"{name} of {tool.name} is not the run's tenant")
 
 
 def _business(tool: Tool, args: BaseModel) -> None:

@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import hmac
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import core_schema
 
 from fencepost.canonical import digest
+from fencepost.errors import UsageError
 from fencepost.fields import refusal
 
 MAX_NAME: Final = 200
@@ -44,6 +45,13 @@ Resolver = Callable[[str, str], str | None]
 at each attempt anew. What it raises is reported by its type only."""
 
 
+def declared(tool: str, patterns: Sequence[str]) -> tuple[str, ...]:
+    """What a tool's `secrets=` says, as a tuple; UsageError if it is no list of names or patterns."""
+    if isinstance(patterns, str) or not all(patterns):
+        raise UsageError(f"secrets= of tool {tool} is a list of names or patterns, such as ['mailbox/*']")
+    return tuple(patterns)
+
+
 class SecretRef:
     """An argument that names a secret: `{"secret": "mailbox/anna"}`.
 
@@ -54,7 +62,7 @@ class SecretRef:
     __slots__ = ("_of", "name")
 
     def __init__(self, name: str, *, of: str = "") -> None:
-        if not isinstance(name, str) or len(name) > MAX_NAME or not _NAME.fullmatch(name):
+        if len(name) > MAX_NAME or not _NAME.fullmatch(name):
             raise ValueError(
                 f"a secret's name is letters, digits and _.@-, in parts divided by /, {MAX_NAME} at most"
             )
@@ -100,7 +108,7 @@ def _read(value: object, info: core_schema.ValidationInfo) -> SecretRef:
     if isinstance(value, dict) and set(value) == {"secret"}:
         name = value["secret"]
     try:
-        return SecretRef(name, of=of)  # type: ignore[arg-type]
+        return SecretRef(name if isinstance(name, str) else "", of=of)
     except ValueError as error:  # never with the value: it may be the secret itself
         raise refusal("secret", f'a secret is given by its name, {{"secret": "name"}}: {error}') from None
 

@@ -280,7 +280,7 @@ def test_step_5_asks_the_tools_own_check() -> None:
     found = check("wallet.debit", {**DEBIT, "amount": 1_000_001})
     assert isinstance(found, Rejected)
     assert (found.step, found.code) == (5, "business_rule")
-    assert found.message == "more than a clerk may debit at once"
+    assert found.message == "business_rule: more than a clerk may debit at once"
 
 
 def test_a_check_that_says_no_or_breaks_rejects() -> None:
