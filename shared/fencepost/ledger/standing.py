@@ -17,7 +17,7 @@ from fencepost.ledger import rows
 
 _AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation)
 
-# `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
+# Nothing, and next to no work, where nobody uses any of it. `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
 # may hold more than are valid: which of them count is judged apart (`authority.standing`).
 READ_STANDING = f"""
 WITH RECURSIVE asked AS (
@@ -44,6 +44,8 @@ SELECT
         ON d.delegate = people.principal AND d.tenant IS NOT DISTINCT FROM people.tenant
         WHERE d.revoked_at IS NULL),
     (SELECT json_agg(json_build_array(tool, version, reason)) FROM fencepost.withdrawn)
+WHERE EXISTS (SELECT 1 FROM fencepost.policies) OR EXISTS (SELECT 1 FROM fencepost.principals)
+    OR EXISTS (SELECT 1 FROM fencepost.delegations) OR EXISTS (SELECT 1 FROM fencepost.withdrawn)
 """
 READ_BUNDLES = "SELECT version, bundle FROM fencepost.policies WHERE version = ANY(%s)"
 
