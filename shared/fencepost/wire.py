@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from fencepost import outbound
 from fencepost.canonical import digest
 from fencepost.outbound import OutboundRefused
+from fencepost.secrets import PLACEHOLDER, WIRE, placeheld
 
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _METHOD = re.compile(r"[A-Z]{1,16}")
@@ -146,9 +147,11 @@ class Request:
             raise ValueError(f"{self.method!r} is not an HTTP method in capitals")
         _check_path(self.path)
         check_headers(self.headers)
-        if secret := [name for name, _ in self.headers if name.lower() in _SECRET]:
+        told = [name for name, value in self.headers if not PLACEHOLDER.search(value)]
+        if secret := [name for name in told if name.lower() in _SECRET]:
             raise ValueError(
-                f"header {secret[0]} would be stored: give secrets to app.dependency(headers=...)"
+                f"header {secret[0]} would be stored: give secrets to app.dependency(headers=...), "
+                "or take them as a SecretRef argument"
             )
 
     @classmethod
@@ -216,8 +219,9 @@ def _json_body(value: object, headers: Mapping[str, str] | None) -> tuple[tuple[
     if value is None:
         return pairs, b""
     if isinstance(value, BaseModel):
-        value = value.model_dump(mode="json", by_alias=True)
-    body = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+        value = value.model_dump(mode="json", by_alias=True, context=WIRE)
+    compact: Any = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
+    body = json.dumps(value, default=placeheld, **compact).encode()
     if not any(name.lower() == "content-type" for name, _ in pairs):
         pairs = (*pairs, ("Content-Type", "application/json"))
     return pairs, body
