@@ -20,7 +20,6 @@ policies = Table(
     col("login", Text),
     col("note", Text),
     PrimaryKeyConstraint("version"),
-    Index("policies_tenant", "tenant", "version"),
 )
 
 # Who is disabled, and what everybody is; a principal that is not here has no roles and is not disabled.

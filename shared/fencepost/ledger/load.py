@@ -88,8 +88,9 @@ JOIN fencepost.evidence e ON e.call = w.id AND e.tenant IS NOT DISTINCT FROM w.t
 ORDER BY e.recorded_at, e.id
 """
 # One statement instead of three: a batch of one pays for each.
-READ_REST = """
-SELECT fencepost.now(), (SELECT max(epoch) FROM fencepost.epochs WHERE released_at IS NULL),
+READ_REST = f"""
+SELECT fencepost.now(), {standing.ANYTHING},
+    (SELECT max(epoch) FROM fencepost.epochs WHERE released_at IS NULL),
     ARRAY(SELECT token FROM fencepost.workers WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL
           AND last_seen > fencepost.now() - %(worker_ttl)s::interval),
     ARRAY(SELECT tenant FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
@@ -286,12 +287,11 @@ def load(
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
     depended = connection.execute(health.READ_DEPENDENCIES, args) if health.depends(batch) else ()
-    stands = connection.execute(standing.READ_STANDING, args).fetchall if standing.authorises(batch) else list
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
     pipeline.sync()
-    now, epoch, alive, tenants, ids = rest.fetchall()[0]
+    now, stands, epoch, alive, tenants, ids = rest.fetchall()[0]
     loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
     loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
     for row in calls:
@@ -300,7 +300,8 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
-    loaded.standing = next(map(standing.standing, stands()), EVERYBODY)
+    if stands and standing.authorises(batch):
+        loaded.standing = standing.read(connection, pipeline, args)
     loaded.half_locked = _half_locked(batch, of, loaded)
     held = [made(Health, row) for row in ill]
     loaded.locked = frozenset(one.scope for one in held)

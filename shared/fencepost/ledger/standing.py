@@ -7,17 +7,18 @@ counts in that claim.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from fencepost import commands as c
 from fencepost.authority.standing import MAX_LINKS, Delegation, Principal, Standing
 from fencepost.clock import parse_rfc3339
 from fencepost.ledger import rows
+from fencepost.ledger.connect import Connection, Pipeline
 
 _AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation)
 
-# Nothing, and next to no work, where nobody uses any of it. `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
+# `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
 # may hold more than are valid: which of them count is judged apart (`authority.standing`).
 READ_STANDING = f"""
 WITH RECURSIVE asked AS (
@@ -44,9 +45,12 @@ SELECT
         ON d.delegate = people.principal AND d.tenant IS NOT DISTINCT FROM people.tenant
         WHERE d.revoked_at IS NULL),
     (SELECT json_agg(json_build_array(tool, version, reason)) FROM fencepost.withdrawn)
-WHERE EXISTS (SELECT 1 FROM fencepost.policies) OR EXISTS (SELECT 1 FROM fencepost.principals)
-    OR EXISTS (SELECT 1 FROM fencepost.delegations) OR EXISTS (SELECT 1 FROM fencepost.withdrawn)
 """
+# Most ledgers have nothing of it, and then a batch asks no more than this.
+ANYTHING = " OR ".join(
+    f"EXISTS (SELECT 1 FROM fencepost.{table})"
+    for table in ("policies", "principals", "delegations", "withdrawn")
+)
 READ_BUNDLES = "SELECT version, bundle FROM fencepost.policies WHERE version = ANY(%s)"
 
 
@@ -64,9 +68,11 @@ def persons(batch: Sequence[c.Command]) -> dict[str, str]:  # noqa: ARG001 - nob
     }
 
 
-def standing(row: Sequence[Any]) -> Standing:
-    """What READ_STANDING found."""
-    policies, people, delegations, withdrawn = row
+def read(connection: Connection, pipeline: Pipeline, args: Mapping[str, Any]) -> Standing:
+    """What stands about the principals of a batch's runs, and its persons."""
+    found = connection.execute(READ_STANDING, args)
+    pipeline.sync()  # as in `load` (R8)
+    policies, people, delegations, withdrawn = found.fetchall()[0]
     return Standing(
         policies={tenant: version for tenant, version in policies or () if version is not None},
         principals={
