@@ -17,6 +17,7 @@ from fencepost.events import Event, EventType
 from fencepost.records import amended
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, Queue, RunStatus
 from fencepost.subjects import Call, Run, View
+from fencepost.taint import first
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -104,6 +105,7 @@ def _created(fact: _Fact) -> Run:
         ready_at=created,
         deadline=fact.time("deadline"),
         seq=fact.event.seq,
+        tainted=first(None, fact.event.seq, fact.data),
         **fact.kept("run_key", "planner", "planner_version", "request", "on_stop"),
     )
 
@@ -123,7 +125,8 @@ def _moved(view: View, old: Call, fact: _Fact, changes: Changes) -> View:
     ended = changes.get("state", old.state) in CALL_ENDS and old.state not in CALL_ENDS
     settled = {"settled_seq": seq} if ended else {}
     new = amended(old, version=seq, **changes, **settled)
-    run = amended(view.run, seq=seq, **_counts(view.run, old, new, fact))
+    tainted = first(view.run.tainted, seq, fact.data)
+    run = amended(view.run, seq=seq, tainted=tainted, **_counts(view.run, old, new, fact))
     return View(run, {**view.calls, new.id: new})
 
 

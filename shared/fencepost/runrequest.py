@@ -16,6 +16,7 @@ from typing import Any, Final
 from fencepost.budgets import Budget
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
+from fencepost.taint import BORN
 from fencepost.tools import OnStop
 
 MAX_INPUT_BYTES: Final = 1024 * 1024
@@ -32,6 +33,7 @@ _MAX_BITS: Final = (10**MAX_DIGITS).bit_length()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRequest:
     """One run to enqueue. `deadline` counts from when the ledger takes it; no `budget` means its defaults.
+    `tainted`: its input came from outside, so that policy treats the run as one that read untrusted output.
 
     UsageError, in one sentence, for anything the ledger would refuse.
     """
@@ -45,6 +47,7 @@ class RunRequest:
     version: int = 1
     budget: Budget | None = None
     on_stop: OnStop = OnStop.COMPENSATE
+    tainted: bool = False
     input_text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +60,8 @@ class RunRequest:
             raise UsageError(f"budget is a fencepost.Budget, not {_shown(self.budget)}")
         if self.on_stop not in tuple(OnStop):  # a set would ask for its hash
             raise UsageError(f"on_stop is {' or '.join(OnStop)}, not {_shown(self.on_stop)}")
+        if type(self.tainted) is not bool:
+            raise UsageError(f"tainted is True or False, not {_shown(self.tainted)}")
         object.__setattr__(self, "input_text", input_text(self.input))
 
     def means(self) -> tuple[object, ...]:
@@ -64,12 +69,15 @@ class RunRequest:
         value = json.loads(self.input_text, parse_int=_value, parse_float=_value)
         budget = self.budget or Budget()
         named = (self.tenant, self.run_key, self.planner, self.version, self.principal)
-        return (*named, self.deadline, budget, self.on_stop, value)
+        return (*named, self.deadline, budget, self.on_stop, self.tainted, value)
 
     @property
     def budget_text(self) -> str:
-        """The budget as the ledger stores it; an empty object stands for the defaults."""
-        return "{}" if self.budget is None else json.dumps(self.budget.to_json())
+        """The budget as the ledger stores it; an empty object stands for the defaults. The taint of a run's
+        input stands beside its limits, as what its producer says of it.
+        """
+        limits: dict[str, Any] = {} if self.budget is None else self.budget.to_json()
+        return json.dumps(limits | ({BORN: True} if self.tainted else {}))
 
 
 def input_text(value: object) -> str:

@@ -34,6 +34,7 @@ from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
+from fencepost.taint import brought
 from fencepost.tools import Tool
 from fencepost.wire import fingerprint
 
@@ -113,7 +114,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
         return _defer(fold, call, fence, waits=True)
     if rule == operations.Rule.REUSE:
         body = {"receipt": held.receipt, "result": held.result, "preview": held.preview, "fence": fence}
-        fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call)}, call=call.id)
+        fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call), **brought(tool)}, call=call.id)
         fold.set_operation(replace(held, reused=held.reused + (held.run != call.run)))
         return _end(fold, call)
     if held.call != call.id:
@@ -268,7 +269,7 @@ def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
         fold.emit(E.HIDDEN_RETRY_SEEN, {"requests": command.requests}, call=call.id, attempt=call.attempts)
         call = fold.call(call.id)
     if isinstance(outcome, Applied):
-        _applied(fold, call, command, outcome)
+        _applied(fold, call, tool, command, outcome)
     elif isinstance(outcome, Refused):
         refused(fold, call, tool, outcome, command.rand, requests=command.requests)
     else:
@@ -280,13 +281,14 @@ def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:
     return Done(fold.call(call.id).state)
 
 
-def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -> None:
+def _applied(fold: Fold, call: Call, tool: Tool, command: RecordOutcome, outcome: Applied) -> None:
     others = {e.receipt for e in fold.evidence.get(call.id, ()) if e.applied and e.receipt}
     if outcome.receipt and others - {outcome.receipt}:
         seen = ", ".join(sorted({outcome.receipt, *others}))
         unsure = {"code": "contradiction", "message": f"several receipts for one key: {seen}", "lost": False}
         when = {"ready_at": rfc3339(fold.now), "reconcile_until": rfc3339(fold.now)}
-        fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, unsure | when, call=call.id, attempt=call.attempts)
+        told = unsure | when | brought(tool)
+        fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, told, call=call.id, attempt=call.attempts)
         why = {"reason": f"several receipts for one key: {seen}", "fence": call.fence}
         fold.emit(E.REPAIR_REQUESTED, why, call=call.id)
         return
@@ -295,6 +297,7 @@ def _applied(fold: Fold, call: Call, command: RecordOutcome, outcome: Applied) -
         "result": command.result.digest if command.result else None,
         "preview": command.result.preview if command.result else None,
         "requests": command.requests,
+        **brought(tool),
     }
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 
@@ -313,7 +316,7 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
     retry = outcome.retryable and left > 0 and fold.allows(call) and in_time and not call.doubt
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
     # Whether this answer speaks for the key: only then may it clear doubt.
-    body |= {"stored": outcome.final_answer_stored, "requests": requests}
+    body |= {"stored": outcome.final_answer_stored, "requests": requests, **brought(tool)}
     body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_ATTEMPT_FAILED, body, call=call.id, attempt=call.attempts)
 
@@ -362,6 +365,7 @@ def mark_unknown(
         "ready_at": rfc3339(again),
         "reconcile_until": rfc3339(until),
         "requests": requests,
+        **brought(tool),
     }
     body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

@@ -26,6 +26,7 @@ from fencepost.records import made
 from fencepost.recovery import Evidence
 from fencepost.states import RUN_FORWARD, RunStatus
 from fencepost.subjects import Call, Run, View
+from fencepost.taint import born
 from fencepost.tools import Tool
 
 E = EventType
@@ -221,6 +222,7 @@ class Fold:
             "on_stop": run.on_stop,
             "created_at": rfc3339(run.created_at),
             "deadline": rfc3339(run.deadline),
+            **born(run.request),
         }
         self.emit(E.RUN_CREATED, body)
 

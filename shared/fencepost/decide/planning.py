@@ -30,6 +30,7 @@ from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.proposals import Rejected, Validated
 from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopReason
+from fencepost.taint import BORN
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -46,7 +47,8 @@ def budget(fold: Fold) -> Budget:
 
 @lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
 def _budget_in(request: str) -> Budget:
-    return Budget.from_json(json.loads(request).get("budget") or {})
+    limits = json.loads(request).get("budget") or {}
+    return Budget.from_json({name: limit for name, limit in limits.items() if name != BORN})
 
 
 def usage(fold: Fold) -> Usage:

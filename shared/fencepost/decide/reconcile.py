@@ -31,6 +31,7 @@ from fencepost.outcomes import Refused, Unsure
 from fencepost.recovery import Facts, LookupAnswer
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, RunStatus
 from fencepost.subjects import Call
+from fencepost.taint import brought
 from fencepost.tools import Tool
 
 E, C, R = EventType, CallState, RunStatus
@@ -210,7 +211,7 @@ def _repair(fold: Fold, call: Call, reason: str) -> Answer:
 
 def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     """Write a decision that needs nobody outside: proof, patience, or a person."""
-    fence = fold.call(call.id).fence
+    fence, outside = fold.call(call.id).fence, brought(fold.known.tool(call.tool, call.tool_version))
     stopped = fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
     if isinstance(decision, recovery.Succeed) and stopped:
         # After its end a run does nothing by itself: a person says that it happened, and it is offset.
@@ -219,10 +220,10 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     elif isinstance(decision, recovery.Succeed):
         known = {"receipt": decision.receipt, "result": decision.result}
         body = {"to": C.SUCCEEDED, "proof": decision.proof, "fence": fence}
-        body |= known | {"preview": _preview(fold, decision.result)}
+        body |= known | {"preview": _preview(fold, decision.result)} | outside
         fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
     elif isinstance(decision, recovery.Fail):
-        body = {"to": C.FAILED, "proof": decision.proof, "fence": fence}
+        body = {"to": C.FAILED, "proof": decision.proof, "fence": fence, **outside}
         fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
     elif isinstance(decision, recovery.Wait):
         _wait(fold, call, decision.until, decision.reason)

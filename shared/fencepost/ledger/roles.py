@@ -87,6 +87,7 @@ BEGIN
         SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
             WHEN name = 'wall_clock_ms' THEN value <> 'null'
                 AND (value::text !~ '^[0-9]{{1,12}}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
+            WHEN name = 'tainted' THEN value <> 'true'
             WHEN name IN ('turns', 'calls', 'attempts') THEN
                 value::text !~ '^[0-9]{{1,10}}$' OR value::bigint > 2147483647
             ELSE true END) THEN

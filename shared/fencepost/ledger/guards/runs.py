@@ -28,6 +28,13 @@ _UNCHANGING = """
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
+        IF NEW.tainted IS DISTINCT FROM OLD.tainted AND (OLD.tainted IS NOT NULL OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.tainted
+                AND e.tenant IS NOT DISTINCT FROM NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.body ->> 'untrusted' = 'true')) THEN
+            RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
         IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
            OR NEW.attempts < OLD.attempts THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
@@ -118,7 +125,8 @@ BEGIN
     NEW.presented_office := NULL;
     NEW.presented_call := NULL;
     IF TG_OP = 'INSERT' THEN
-        IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0 THEN
+        IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
+           OR NEW.tainted IS NOT NULL THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
