@@ -99,6 +99,8 @@ _CLASSES: Final = {
     "late": FailureClass.OURS,
     "not_awaited": FailureClass.OURS,
     "not_started": FailureClass.OURS,
+    "secret_unavailable": FailureClass.OURS,
+    "outbound_refused": FailureClass.OURS,
     "worker_error": FailureClass.OURS,
     "worker_lost": FailureClass.OURS,
 }

@@ -71,11 +71,12 @@ def _shifted(amount: Decimal, places: int, what: str) -> int:
     shift = exponent + places
     if abs(shift) > 100:
         raise ValueError(f"{amount} {what} is no amount of money")
-    whole, rest = divmod(int("".join(map(str, digits)) or "0"), 10 ** max(0, -shift))
+    number = int("".join(map(str, digits)) or "0")
+    whole, rest = divmod(number, int(10 ** max(0, -shift)))
     if rest:
         raise ValueError(f"{amount} {what} is not exact in {places} decimals; round it before it is proposed")
-    larger: int = 10 ** max(0, shift)
-    return (-whole if sign else whole) * larger
+    number = whole * int(10 ** max(0, shift))
+    return -number if sign else number
 
 
 @dataclass(frozen=True)

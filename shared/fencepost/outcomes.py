@@ -6,6 +6,8 @@ the contract lists proves a refusal; a timeout, a lost answer, an unlisted statu
 
 import json
 import re
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -39,6 +41,7 @@ class NotSent:
     code: str
     message: str
     requests: int = 0
+    retryable: bool = True
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,8 @@ class Unsure:
 
 
 Outcome = Applied | Refused | Unsure
+Hide = Callable[[str], str]
+"""Takes credentials out of a text."""
 
 
 def classify(tool: Tool, sent: Sent, *, now: datetime, args: Any = None) -> Outcome:
@@ -109,8 +114,8 @@ def without_effect(outcome: Outcome) -> Outcome:
 
 def _judged(tool: Tool, sent: Sent, now: datetime, args: Any) -> Outcome:
     match sent:
-        case NotSent(code, message):
-            return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=True)
+        case NotSent(code, message, _, again):
+            return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=again)
         case Lost(code, message):
             return Unsure(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS))
         case Answered(response):
@@ -192,12 +197,12 @@ def json_or_text(body: bytes) -> tuple[Any, str]:
         return text, json.dumps(text)
 
 
-def refused(refusal: NotApplied, *, final_answer_stored: bool = False) -> Refused:
+def refused(refusal: NotApplied, *, final_answer_stored: bool = False, hide: Hide | None = None) -> Refused:
     """The outcome of a tool's own word that nothing was applied."""
     wait = refusal.retry_after
     return Refused(
         sanitize(refusal.code, 100) or "not_applied",
-        sanitize(refusal.message, MAX_TEXT_CHARS),
+        _hidden(refusal.message, hide),
         retryable=refusal.retryable,
         retry_after=None if wait is None else min(max(wait, timedelta(0)), RETRY_AFTER_CAP),
         final_answer_stored=final_answer_stored,
@@ -231,13 +236,16 @@ def retry_after(response: Response, now: datetime) -> timedelta | None:
     return min(max(date - now, timedelta(0)), RETRY_AFTER_CAP)
 
 
-def result_text(result: object) -> str:
-    """A result as storable JSON text; never raises. NaN is kept, what JSON has no form for is its str."""
+def result_text(result: object, *, hide: Hide | None = None) -> str:
+    """A result as storable JSON text; never raises. NaN is kept, what JSON has no form for is its str.
+
+    `hide` sees all of it before it is cut.
+    """
     try:
         text = json.dumps(_plain(result), default=_plain)
     except Exception:  # noqa: BLE001 - the effect is there; its description must not be what fails
         text = json.dumps(sanitize(result, 1000))
-    return bounded_result(text)
+    return bounded_result(text if hide is None else hide(text))
 
 
 def _plain(value: object) -> object:
@@ -309,6 +317,13 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
     return Unclear(f"lookup_parse gave {type(answer).__name__}, not Found, Absent or Unclear")
 
 
-def told(error: BaseException) -> str:
-    """An error as bounded, storable text."""
-    return f"{type(error).__name__}: {sanitize(error, MAX_TEXT_CHARS)}"
+def told(error: BaseException, *, hide: Hide | None = None) -> str:
+    """An error as bounded, storable text; `hide` sees all of it before it is cut."""
+    return f"{type(error).__name__}: {_hidden(error, hide)}"
+
+
+def _hidden(text: object, hide: Hide | None) -> str:
+    if hide is not None:
+        with suppress(Exception):  # whose text cannot be had, `sanitize` says
+            text = hide(str(text))
+    return sanitize(text, MAX_TEXT_CHARS)

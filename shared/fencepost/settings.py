@@ -17,6 +17,8 @@ from fencepost.errors import UsageError
 
 PREFIX = "FENCEPOST_"
 FILE = "_FILE"
+SECRET_PREFIX = "FENCEPOST_SECRET_"  # noqa: S105 - a name
+"""Of the variables that hold secrets which arguments name."""
 DAY_S = 86_400
 _LONGEST_ADDRESS = 2000
 _MOST_OF_A_FILE = 64 * 1024  # bytes
@@ -92,6 +94,9 @@ class Settings(BaseSettings):
     )
     repair_confirm_s: float = Field(
         3600, gt=0, le=30 * DAY_S, description="seconds within which such a repair has to be confirmed"
+    )
+    secrets_dir: str = Field(
+        "", description="folder of the secrets that arguments name, each in a file TENANT/NAME"
     )
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")

@@ -1,17 +1,18 @@
 """Keeps a dependency's credentials out of what is stored: answers that echo them, errors that quote them.
 
 What counts as one: the value of a header that is set as `env:NAME`, or whose name speaks of authentication;
-also what follows its scheme, what Basic encodes, and each cookie. Each is found as it is and in the escapes
-of JSON and of URLs. What does not: values under `LEAST_CHARS` characters, and other encodings of one.
+also what follows its scheme, what Basic encodes, and each cookie; and the secrets that arguments name. Each
+is found as it is and in the escapes of JSON and of URLs, a secret in base64 too. What does not: values under
+`LEAST_CHARS` characters, and other encodings of one.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final
 
 from fencepost.dependencies import DependencySpec
@@ -22,6 +23,9 @@ HIDDEN: Final = "***"
 LEAST_CHARS: Final = 6
 """A shorter value would be found by chance, and texts torn where nothing was told."""
 
+_LEAST_PART: Final = 12
+"""Characters of a part of a secret that is hidden by itself."""
+_URLSAFE: Final = str.maketrans("+/", "-_")
 _TELLING: Final = re.compile(
     r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
 )
@@ -30,21 +34,30 @@ _TELLING: Final = re.compile(
 class Credentials:
     """The credentials of one dependency, replaced by `***` wherever they come back."""
 
-    def __init__(self, values: Iterable[str]) -> None:
-        told = {value for value in values if len(value) >= LEAST_CHARS}
+    def __init__(self, values: Iterable[str], encoded: Iterable[str] = ()) -> None:
+        self._encoded = frozenset(encoded)
+        told = {value for value in values if len(value) >= LEAST_CHARS} | self._encoded
         self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
-        self._loosely = re.compile("|".join(map(_loosely, self._values))) if told else None
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """All that is looked for."""
+        return self._values
+
+    @cached_property
+    def _loosely(self) -> re.Pattern[str]:  # takes milliseconds to make, and few need it
+        return re.compile("|".join(_loosely(value, value in self._encoded) for value in self._values))
 
     @classmethod
-    def of(cls, spec: DependencySpec) -> Credentials:
-        """Those of a dependency, read now. Raises UsageError where `sent_headers` does."""
+    def of(cls, spec: DependencySpec, secrets: Sequence[str] = ()) -> Credentials:
+        """Those of a dependency, read now, and these secrets. Raises UsageError where `sent_headers` does."""
         found = zip(spec.headers, spec.sent_headers(), strict=True)
         told = [(name, value) for (name, set_as), (_, value) in found if _is_told(name, set_as)]
-        return _cached(tuple(told))
+        return _cached(tuple(told), tuple(secrets))
 
     def hide(self, text: str) -> str:
         """The text without credentials."""
-        if self._loosely is None:
+        if not self._values:
             return text
         escaped = "\\" in text or "%" in text
         if not escaped and not any(value in text for value in self._values):
@@ -69,8 +82,26 @@ class Credentials:
 
 
 @lru_cache(maxsize=64)
-def _cached(headers: tuple[tuple[str, str], ...]) -> Credentials:
-    return Credentials(part for name, value in headers for part in _parts(name, value))
+def _cached(headers: tuple[tuple[str, str], ...], secrets: tuple[str, ...]) -> Credentials:
+    told = [part for name, value in headers for part in _parts(name, value)]
+    parts = [part for value in secrets for part in (value, value.strip(), *_lines(value))]
+    return Credentials([*told, *parts], {form for value in secrets for form in _encoded(value)})
+
+
+def _lines(secret: str) -> Iterator[str]:
+    return (line.strip() for line in secret.splitlines() if len(line.strip()) >= _LEAST_PART)
+
+
+def _encoded(secret: str) -> Iterator[str]:
+    """What base64 makes of a secret, wherever it begins in what is encoded."""
+    data = secret.encode()
+    for before in range(3):  # bytes in front of it in its group of three
+        whole = base64.b64encode(bytes(before) + data)
+        # A character at an edge is made of a neighbour's bits too.
+        inner = whole[(0, 2, 3)[before] : (before + len(data)) * 8 // 6].decode()
+        if len(inner) >= _LEAST_PART:
+            yield inner
+            yield inner.translate(_URLSAFE)
 
 
 def _is_told(name: str, set_as: str) -> bool:
@@ -98,9 +129,12 @@ def _basic(encoded: str) -> Iterator[str]:
     yield pair.partition(":")[2]
 
 
-def _loosely(value: str) -> str:
-    """A pattern for the value in which each character may be escaped as JSON or a URL would."""
-    return "".join(map(_loose, value))
+def _loosely(value: str, encoded: bool) -> str:
+    """A pattern for the value in which each character may be escaped as JSON or a URL would.
+
+    Of what is encoded already only what is no letter or digit: nobody escapes more, and patterns are costly.
+    """
+    return "".join(char if encoded and char.isalnum() else _loose(char) for char in value)
 
 
 def _loose(char: str) -> str:

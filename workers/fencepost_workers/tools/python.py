@@ -19,6 +19,7 @@ from fencepost.contracts import Effect
 from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import (
     Applied,
+    Hide,
     Outcome,
     Refused,
     Unsure,
@@ -39,21 +40,32 @@ _TOO_LATE: Final = Refused("deadline_passed", "the attempt had no time left", re
 
 
 async def run_python(
-    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, late: Late | None = None
+    tool: Tool,
+    args: BaseModel,
+    attempt: Attempt,
+    executor: Executor,
+    late: Late | None = None,
+    hide: Hide | None = None,
 ) -> Outcome:
     """Execute the tool's function once, for at most `attempt.remaining()` seconds; raises only cancellation.
 
     Refused if the function raised or returned NotApplied, or was never started; Unsure after any other
     exception and after a timeout; what it returned is kept, whether or not it fits the result model. After a
     timeout `late` is called with the outcome once the function ends, if it ends; never for a READ tool.
+    `hide` takes credentials out of texts before they are cut to their length.
     """
     if tool.effect is Effect.READ:
-        return without_effect(await _run(tool, args, attempt, executor, None))
-    return await _run(tool, args, attempt, executor, late)
+        return without_effect(await _run(tool, args, attempt, executor, None, hide))
+    return await _run(tool, args, attempt, executor, late, hide)
 
 
 async def _run(
-    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, late: Late | None
+    tool: Tool,
+    args: BaseModel,
+    attempt: Attempt,
+    executor: Executor,
+    late: Late | None,
+    hide: Hide | None,
 ) -> Outcome:
     if tool.function is None:
         raise UsageError(f"tool {tool.name} has no Python function")
@@ -61,14 +73,14 @@ async def _run(
     if left <= 0:
         return _TOO_LATE
     if inspect.iscoroutinefunction(tool.function):
-        return await _on_the_loop(tool, args, attempt, left, late)
-    return await _in_a_thread(tool, args, attempt, executor, left, late)
+        return await _on_the_loop(tool, args, attempt, left, late, hide)
+    return await _in_a_thread(tool, args, attempt, executor, left, late, hide)
 
 
 async def _on_the_loop(
-    tool: Tool, args: BaseModel, attempt: Attempt, left: float, late: Late | None
+    tool: Tool, args: BaseModel, attempt: Attempt, left: float, late: Late | None, hide: Hide | None
 ) -> Outcome:
-    task = asyncio.ensure_future(_awaited(tool, args, attempt))
+    task = asyncio.ensure_future(_awaited(tool, args, attempt, hide))
     try:
         await asyncio.wait({task}, timeout=left)
     finally:
@@ -82,7 +94,7 @@ async def _on_the_loop(
     return task.result()
 
 
-async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
+async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | None) -> Outcome:
     assert tool.function is not None  # checked by the caller
     if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
         return _TOO_LATE
@@ -90,21 +102,28 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
     try:
         result = await tool.function(args, attempt)
         forks.ours(pid)
-        return _returned(tool, args, result)
+        return _returned(tool, args, result, hide)
     except NotApplied as refusal:
-        return refused(refusal)
+        return refused(refusal, hide=hide)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
         forks.ours(pid)
-        return Unsure("exception", told(error))
+        return Unsure("exception", told(error, hide=hide))
 
 
 async def _in_a_thread(
-    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, left: float, late: Late | None
+    tool: Tool,
+    args: BaseModel,
+    attempt: Attempt,
+    executor: Executor,
+    left: float,
+    late: Late | None,
+    hide: Hide | None,
 ) -> Outcome:
     try:
-        running: Future[Outcome] = executor.submit(copy_context().run, _called, tool, args, attempt)
+        context = copy_context()
+        running: Future[Outcome] = executor.submit(context.run, _called, tool, args, attempt, hide)
     except RuntimeError as error:  # the executor is shut down
         return Refused("not_started", told(error), retryable=True)
     try:
@@ -121,28 +140,29 @@ async def _in_a_thread(
     return _timeout(left)
 
 
-def _called(tool: Tool, args: BaseModel, attempt: Attempt) -> Outcome:
+def _called(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | None) -> Outcome:
     assert tool.function is not None  # checked by the caller
     if attempt.remaining() <= 0:  # the process stood still, or a thread was long in coming
         return _TOO_LATE
     pid = os.getpid()
     try:
-        return _returned(tool, args, tool.function(args, attempt))
+        return _returned(tool, args, tool.function(args, attempt), hide)
     except NotApplied as refusal:
-        return refused(refusal)
+        return refused(refusal, hide=hide)
     except BaseException as error:  # noqa: BLE001 - nothing may leave the thread but an outcome
-        return Unsure("exception", told(error))
+        return Unsure("exception", told(error, hide=hide))
     finally:
         forks.ours(pid)
 
 
-def _returned(tool: Tool, args: BaseModel, result: Any) -> Outcome:
+def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Outcome:
     if isinstance(result, NotApplied):
-        return refused(result)
+        return refused(result, hide=hide)
     if inspect.iscoroutine(result):
         result.close()
         return Unsure("not_awaited", f"{tool.name} is a def that returned a coroutine; declare it async def")
-    return answers_other(tool, args, result) or Applied(result_text(result), receipt_of(tool, result))
+    text, receipt = result_text(result, hide=hide), receipt_of(tool, result)
+    return answers_other(tool, args, result) or Applied(text, receipt)
 
 
 def _timeout(left: float) -> Unsure:

@@ -1,0 +1,78 @@
+"""Keeps the credentials and secrets this process has used out of its logs: messages and tracebacks.
+
+They come in with each attempt; the last `MOST` sets of them are known. Not covered: what a tool prints by
+itself, other encodings than `tools/credentials.py` knows, and fields that are logged beside the message.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from typing import Any, Final
+
+from fencepost_workers.tools.credentials import Credentials
+
+MOST: Final = 1024
+"""More than a process has attempts at a time."""
+
+_FORMATTER: Final = logging.Formatter()
+
+
+class Redaction:
+    """What hides the values one process has used."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._known: OrderedDict[tuple[str, ...], Credentials] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def learn(self, credentials: Credentials) -> None:
+        """Hide these from now on."""
+        if not credentials.values:
+            return
+        with self._lock:
+            self._known[credentials.values] = self._known.pop(credentials.values, credentials)
+            if len(self._known) > self._most:
+                self._known.popitem(last=False)
+
+    def hide(self, text: str) -> str:
+        """The text without them."""
+        with self._lock:
+            known = list(self._known.values())
+        for one in known:
+            text = one.hide(text)
+        return text
+
+    def clean(self, record: logging.LogRecord) -> None:
+        """Take them out of a record. Its exception becomes text: frames hold values nobody wrote down."""
+        if not self._known:
+            return
+        try:
+            message = record.getMessage()
+        except Exception:  # noqa: BLE001 - logging would print the arguments to say so
+            message = f"{record.msg} (its arguments do not fit)"
+        hidden = self.hide(message)
+        if hidden != message:
+            record.msg, record.args = hidden, None
+        if record.exc_info and record.exc_info[0] is not None:
+            record.exc_text = self.hide(_FORMATTER.formatException(record.exc_info))
+            record.exc_info = None
+        if record.stack_info:
+            record.stack_info = self.hide(record.stack_info)
+
+
+PROCESS: Final = Redaction()
+learn = PROCESS.learn
+
+
+def install() -> None:
+    """Clean every record this process makes from now on, whoever logs it."""
+    before = logging.getLogRecordFactory()
+
+    def make(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        record = before(*args, **kwargs)
+        PROCESS.clean(record)
+        return record
+
+    logging.setLogRecordFactory(make)
