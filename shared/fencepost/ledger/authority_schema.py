@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, Uuid, text
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    Uuid,
+    text,
+)
 
 from fencepost.ledger.schema import col, instant, metadata
 
@@ -67,14 +78,43 @@ withdrawn = Table(
     PrimaryKeyConstraint("tool", "version"),
 )
 
-# What of an allowance is used and held, per subject and window; a row that is not there is unused.
+# Every change of a principal, a delegation or a withdrawal, as Postgres itself notes it: the row after it (or,
+# of one that is gone, before), whose login it was, and who that person says to be, and why.
+authority_changes = Table(
+    "authority_changes",
+    metadata,
+    col("tenant", Text),
+    col("id", Uuid),
+    instant("at"),
+    col("login", Text),
+    col("made_by", Text, null=True),
+    col("reason", Text, null=True),
+    col("about", Text),
+    col("change", Text),
+    col("said", Text),
+    PrimaryKeyConstraint("id", "tenant"),
+)
+
+# What of an allowance is used and held, per subject and window; a row that is not there is unused. The key is
+# a digest: for whom a row counts is told by the history of the call that made it, and is gone with that. Limits
+# are those of the last attempt let go; `event` is the one that last moved it.
 allowances = Table(
     "allowances",
     metadata,
     col("tenant", Text),
     col("key", Text),
+    col("allowance", Text),
+    instant("since", null=True),
+    instant("until", null=True),
+    col("first_call", Uuid),
     col("used_count", BigInteger, default="0"),
     col("used_minor", BigInteger, default="0"),
+    col("limit_count", BigInteger, null=True),
+    col("limit_minor", BigInteger, null=True),
+    col("currency", Text, null=True),
+    col("event", Uuid, null=True),
     PrimaryKeyConstraint("key", "tenant"),
+    CheckConstraint("used_count >= 0 AND used_minor >= 0", name="allowances_used_check"),
+    Index("allowances_until", "until", postgresql_where=text("until IS NOT NULL")),
     postgresql_with={"fillfactor": "50"},
 )

@@ -166,5 +166,5 @@ GRANT INSERT ON fencepost.policies, fencepost.principals, fencepost.delegations,
 GRANT UPDATE ON fencepost.principals TO fencepost_operator;
 GRANT UPDATE (revoked_at, revoked_by) ON fencepost.delegations TO fencepost_operator;
 GRANT DELETE ON fencepost.withdrawn TO fencepost_operator;
-GRANT INSERT, UPDATE ON fencepost.allowances TO fencepost_worker, fencepost_operator;
+GRANT INSERT, UPDATE, DELETE ON fencepost.allowances TO fencepost_worker, fencepost_operator;
 """

@@ -14,7 +14,8 @@ _BORN = f"""
         IF NEW.state NOT IN ({words(CALL_BORN)})
            OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
            OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
-                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored) <> 0 THEN
+                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored,
+                NEW.reserved) <> 0 THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
@@ -159,6 +160,18 @@ _ATTEMPTS = """
                   IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at))
               OR NEW.quiet_at < OLD.quiet_at THEN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+"""
+
+# What a call holds of allowances is told once, as an attempt begins; what has become of it its state says.
+_HELD = """
+        IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
+                AND e.body ->> 'reserved' = NEW.reserved) THEN
+            RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
 """
@@ -329,6 +342,7 @@ BEGIN
 {_UNCHANGING.strip(chr(10))}
 {_PRESENTED.strip(chr(10))}
 {_ATTEMPTS.strip(chr(10))}
+{_HELD.strip(chr(10))}
 {_PERSONS.strip(chr(10))}
 {_WORDS.strip(chr(10))}
 {_DOUBT.strip(chr(10))}
