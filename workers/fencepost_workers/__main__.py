@@ -15,6 +15,7 @@ from fencepost.ledger.connect import connect
 from fencepost.ledger.revision import require
 from fencepost.settings import load_settings, redact
 from fencepost.states import Queue
+from fencepost_workers import redaction
 
 GC_THRESHOLDS = (20_000, 20, 20)  # a batch makes tens of thousands of records that die with it
 INTAKE = "intake"
@@ -32,6 +33,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.write(f"usage: python -m fencepost_workers {'|'.join(PROGRAMS)} [NAME]\n")
         return 2
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    redaction.install()
     for chatty in ("httpx2", "httpcore2", "celery", "kombu"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
