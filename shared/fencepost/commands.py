@@ -83,11 +83,12 @@ class ClaimStopped(Claim):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimCall(Claim):
     """The dispatcher takes a call. `request` is the request built from the arguments (None for Python tools
-    and where one is stored already); `request_error` says why it could not be built.
+    and where one is stored already); `request_error` says why it could not be built, `request_code` how.
     """
 
     request: str | None = None
     request_error: str | None = None
+    request_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,7 @@ class ClaimDoubt(Claim):
 
     request: str | None = None
     request_error: str | None = None
+    request_code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

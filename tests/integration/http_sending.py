@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fencepost.clock import boottime
+from fencepost.outbound import Outbound, OutboundRefused, outbound
 from fencepost.outcomes import Sent
 from fencepost.tools import StoredRequest
 from fencepost_workers.tools.http import HttpEngine, Kind
@@ -14,16 +15,26 @@ DEADLINE = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 CORRELATION = {"run": "r-1", "call": "c-1", "attempt": "2", "fence": "7"}
 
 
+def at(url: str) -> Outbound:
+    """The rules of a dependency whose base URL this is, or would be if it could be one."""
+    try:
+        return outbound(url, (), ())
+    except OutboundRefused:
+        return Outbound()
+
+
 async def send(
     engine: HttpEngine,
     stored: StoredRequest,
     *,
     timeout: float = 20,  # noqa: ASYNC109 - passed on
     kind: Kind = "effect",
+    allowed: Outbound | None = None,
     **more: Any,
 ) -> Sent:
     return await engine.send(
         stored,
+        allowed=allowed or at(stored.target),
         key="key-1",
         deadline=DEADLINE,
         until=boottime() + timeout,

@@ -24,7 +24,7 @@ from fencepost_ops.sandbox.behaviours import BEHAVIOURS
 from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_workers.tools.http import HttpEngine
 from tests.awaiting import until
-from tests.integration.http_sending import CORRELATION, DEADLINE
+from tests.integration.http_sending import CORRELATION, DEADLINE, at
 
 _numbers = count(1)
 A_SECOND = timedelta(seconds=1)
@@ -61,7 +61,12 @@ class Buyer:
 
     async def send(self, engine: HttpEngine, stored: StoredRequest) -> Sent:
         return await engine.send(
-            stored, key=self.key, deadline=DEADLINE, until=boottime() + 30, correlation=CORRELATION
+            stored,
+            allowed=at(stored.target),
+            key=self.key,
+            deadline=DEADLINE,
+            until=boottime() + 30,
+            correlation=CORRELATION,
         )
 
     def sent(self, stored: StoredRequest) -> Sent:

@@ -13,6 +13,7 @@ import redis
 from fencepost.doorbell import Doorbell
 from fencepost.errors import Unreachable
 from fencepost.leases import RedisLeases, Want, connect
+from fencepost.outbound import Reach
 from fencepost.outcomes import Answered, Lost
 from fencepost_ops.doctor.resends import look
 from fencepost_relay import publisher
@@ -114,7 +115,7 @@ def test_the_doctor_finds_no_retry_in_what_we_ship() -> None:
         connect("redis://127.0.0.1:1/0", size=1),
         Doorbell("redis://127.0.0.1:1/0")._redis,
         relay._app,
-        HttpEngine()._pools._client(),
+        HttpEngine()._pools._client(Reach()),
     ]
     for client in clients:
         looked = look(client)

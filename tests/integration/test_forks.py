@@ -23,15 +23,16 @@ def reap(pid):
 """
 HTTP = """
 from fencepost.clock import boottime
+from fencepost.outbound import outbound
 from fencepost_workers.tools.http import HttpEngine
 from tests.integration.raw_server import RawServer, says
 
 async def main():
     async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
         stored = server.stored()
-        send = lambda: engine.send(
-            stored, key="k", deadline=datetime.now(UTC), until=boottime() + 20, correlation={}
-        )
+        allowed = outbound(f"http://127.0.0.1:{server.port}", (), ())
+        rest = {"allowed": allowed, "key": "k", "correlation": {}}
+        send = lambda: engine.send(stored, deadline=datetime.now(UTC), until=boottime() + 20, **rest)
         SCENE
         say(f"requests {len(server.requests)}")
 

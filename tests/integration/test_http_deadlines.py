@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 import pytest
-from httpcore2._backends.auto import AutoBackend
+from httpcore2 import AnyIOBackend
 
 from fencepost.clock import boottime
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
@@ -58,9 +58,9 @@ def test_an_answer_that_arrived_while_the_process_was_frozen_past_its_time_is_re
 def test_a_process_frozen_past_its_time_while_it_connects_sends_nothing(
     monkeypatch: pytest.MonkeyPatch, passes: int, code: str
 ) -> None:
-    connect = AutoBackend.connect_tcp
+    connect = AnyIOBackend.connect_tcp
 
-    async def stalled(self: AutoBackend, *args: Any, **options: Any) -> Any:
+    async def stalled(self: AnyIOBackend, *args: Any, **options: Any) -> Any:
         stream = await connect(self, *args, **options)
         time.sleep(0.4)  # noqa: ASYNC251 - nothing runs meanwhile, as in a frozen process
         try:
@@ -71,7 +71,7 @@ def test_a_process_frozen_past_its_time_while_it_connects_sends_nothing(
             raise
         return stream
 
-    monkeypatch.setattr(AutoBackend, "connect_tcp", stalled)
+    monkeypatch.setattr(AnyIOBackend, "connect_tcp", stalled)
     [result], server = sent_to(says("201 Created"), timeout=0.2)
     assert isinstance(result, NotSent)
     assert (result.code, result.requests) == (code, 0)

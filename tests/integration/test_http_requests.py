@@ -103,4 +103,4 @@ def test_a_client_error_before_the_wire_proves_that_nothing_was_sent() -> None:
 
     result = asyncio.run(scenario())
     assert isinstance(result, NotSent)
-    assert result.code == "invalid_request"
+    assert (result.code, result.retryable) == ("outbound_refused", False)

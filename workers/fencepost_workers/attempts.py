@@ -15,6 +15,7 @@ from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import FaultInjected
 from fencepost.ledger.reads import Prepared
+from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
 from fencepost.subjects import Call
 from fencepost.testing import fault
@@ -53,6 +54,8 @@ def built(role: Role, tool: Tool, prepared: Prepared, message: Message) -> dict[
             args = tool.read_arguments(prepared.arguments or "")
             request = tool.stored_request(args, prepared.operation).to_text()
             forks.ours(role.worker.pid)
+    except OutboundRefused as refusal:
+        return {"request_error": str(refusal), "request_code": refusal.code}
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - the request function is the application's
         return {"request_error": told(problem)}
     return {"request": request}
@@ -88,6 +91,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         if tool.kind == "python":  # an HTTP tool passes it at the wire itself
             fault("dispatch.before_wire")
         headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
+        allowed = tool.dependency.outbound() if tool.kind == "http" else Outbound()
         args = tool.read_arguments(order.call.arguments)
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing has been sent yet
         return Refused("worker_error", f"nothing was sent: {told(error)}", retryable=True), requests
@@ -99,7 +103,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
             late = partial(_file_late, role, order, held, credentials)
             outcome = await run_python(tool, args, _handed(order, held), role.worker.executor, late)
         else:
-            outcome, requests = await _send(role, tool, args, order, held, headers, credentials)
+            outcome, requests = await _send(role, tool, args, order, held, allowed, headers, credentials)
         fault("dispatch.after_effect")
     except FaultInjected as error:
         outcome = Unsure("worker_error", f"failed after the request was sent: {error}")
@@ -143,12 +147,14 @@ async def _send(
     args: BaseModel,
     order: c.Send,
     held: Held,
+    allowed: Outbound,
     headers: tuple[tuple[str, str], ...],
     credentials: Credentials,
 ) -> tuple[Outcome, int]:
     call = order.call
     sent = await role.worker.engine.send(
         StoredRequest.from_text(call.request or ""),
+        allowed=allowed,
         key=order.key,
         deadline=order.deadline,
         until=held.until(order.timeout),

@@ -15,6 +15,7 @@ from fencepost.commands import Answer, Command
 from fencepost.leases import Leases
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
+from fencepost.outbound import Outbound
 from fencepost.outcomes import Sent
 from fencepost.settings import Settings
 from fencepost.tools import StoredRequest
@@ -66,11 +67,13 @@ class Sends(Protocol):
         self,
         stored: StoredRequest,
         *,
+        allowed: Outbound,
         key: str | None,
         deadline: datetime,
         until: float,
         correlation: Mapping[str, str],
         headers: Sequence[tuple[str, str]] = (),
+        capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
     ) -> Sent:
         """See `HttpEngine.send`."""

@@ -66,6 +66,7 @@ class Reconciler(Role):
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")
             headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
+            allowed = tool.dependency.outbound()
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
             return Unclear(told(error)), {}
         if (why := _elsewhere(call.request, question)) is not None:
@@ -76,6 +77,7 @@ class Reconciler(Role):
             return Unclear(told(error)), {}
         sent = await self.worker.engine.send(
             question,
+            allowed=allowed,
             key=None,
             deadline=order.asked_at + order.timeout,
             until=held.until(order.timeout),

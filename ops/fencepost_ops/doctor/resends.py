@@ -182,7 +182,7 @@ def _httpx(client: object) -> Iterator[Resend]:
     mounted: Mapping[Any, Any] = _get(client, "_mounts") or {}
     for transport in dict.fromkeys([_get(client, "_transport"), *mounted.values()]):
         kind = type(transport)
-        if transport is not None and kind.__module__.partition(".")[0] != package:
+        if transport is not None and kind.__module__.partition(".")[0] not in {package, "fencepost_workers"}:
             off = f"give it {package}.HTTPTransport(retries=0), or see to it that this one sends once"
             name = f"{kind.__module__}.{kind.__qualname__}"
             yield Resend(f"sends by {name}, which cannot be looked into", off, False)

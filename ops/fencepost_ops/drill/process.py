@@ -26,6 +26,7 @@ from fencepost.decide.fold import Known
 from fencepost.errors import FaultInjected
 from fencepost.leases import Want
 from fencepost.ledger.apply import Ledger
+from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.settings import Settings
 from fencepost.states import Queue
@@ -208,11 +209,13 @@ class _Engine:
         self,
         stored: StoredRequest,
         *,
+        allowed: Outbound,
         key: str | None,
         deadline: datetime,
         until: float,
         correlation: Mapping[str, str],
         headers: Sequence[tuple[str, str]] = (),
+        capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
     ) -> Sent:
         self._host.check()
@@ -221,9 +224,14 @@ class _Engine:
         if service is None:
             async with HttpEngine() as real:
                 return await real.send(
-                    stored, key=key, deadline=deadline, until=until, correlation=correlation,
-                    headers=headers, kind=kind,
+                    stored, allowed=allowed, key=key, deadline=deadline, until=until,
+                    correlation=correlation, headers=headers, capability=capability, kind=kind,
                 )  # fmt: skip
+        try:
+            target = allowed.admit(stored.target)
+        except OutboundRefused as error:
+            return NotSent(error.code, str(error), retryable=False)
+        beside = [*(headers if allowed.trusts(target) else ()), *([capability] if capability else ())]
         try:
             if kind == "effect":
                 fault("dispatch.before_wire")
@@ -232,7 +240,7 @@ class _Engine:
         if boottime() >= until:
             return NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
         now = self._world.clock.now
-        wire = _wire(service, stored, key, correlation, headers, kind)
+        wire = _wire(service, stored, key, correlation, beside, kind)
         ahead = self._host.ahead.get(self._host.about or _NOBODY, self._world.clock.ahead)
         return self._sent(replace(wire, sent=(now + ahead, now)), until)
 

@@ -180,7 +180,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
         return _reject(fold, call, 5, "request_changed", why_not, fence)
     if call.request is None and command.request is None and tool.kind == "http":
         why = command.request_error or "the tool built no request"
-        return _reject(fold, call, 5, "request_failed", why, fence)
+        return _reject(fold, call, 5, command.request_code or "request_failed", why, fence)
     if call.compensates and call.reconcile_until is not None:
         timeout = min(spec.per_attempt, call.reconcile_until - fold.now)
     else:

@@ -1,7 +1,9 @@
 """The engine that puts stored requests on the wire: once each, within the attempt's time, counted.
 
-No retries, no redirects, no cookies, no proxies from the environment. The engine says what happened to the
-request and judges nothing: `fencepost.outcomes` holds the answer against the contract.
+No retries, no redirects, no cookies, no proxies from the environment, and only to where the dependency may go
+(`fencepost.outbound`): a redirect is an answer like any other, and what came with the request goes nowhere
+else. The engine says what happened to the request and judges nothing: `fencepost.outcomes` holds the answer
+against the contract.
 """
 
 import asyncio
@@ -15,15 +17,18 @@ from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+import httpcore2
 import httpx2
 
 from fencepost.canonical import sanitize
 from fencepost.clock import boottime, rfc3339
 from fencepost.errors import FaultInjected
+from fencepost.outbound import Outbound, OutboundRefused, Reach
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
 from fencepost_workers import forks
+from fencepost_workers.tools.connections import Resolve, Transport, resolve
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
 POOL_SIZE: Final = 4  # requests at a time in one pool of connections
@@ -115,21 +120,26 @@ def _context(verify: bool) -> ssl.SSLContext:
 class _Pools:
     """Connections in several small pools: a pool walks through all of its connections for each request.
 
-    The first that is not full serves, so that few requests at a time find few connections, kept alive.
+    The first that is not full serves, so that few requests at a time find few connections, kept alive. Those
+    of another reach are never used: what one dependency may connect to another may not.
     """
 
-    def __init__(self, verify: ssl.SSLContext, keepalive_s: float) -> None:
+    def __init__(self, resolver: Resolve, verify: ssl.SSLContext, keepalive_s: float) -> None:
+        self._resolver = resolver
         self._verify = verify
         self._keepalive_s = keepalive_s
         self._clients: list[httpx2.AsyncClient] = []
+        self._reaches: list[Reach] = []
         self._busy: list[int] = []
 
     @contextmanager
-    def least(self) -> Iterator[httpx2.AsyncClient]:
-        """A client for one request; one more where all are full."""
-        number = next((n for n, busy in enumerate(self._busy) if busy < POOL_SIZE), len(self._busy))
+    def least(self, reach: Reach) -> Iterator[httpx2.AsyncClient]:
+        """A client for one request; one more where all of this reach are full."""
+        free = (n for n, busy in enumerate(self._busy) if busy < POOL_SIZE and self._reaches[n] == reach)
+        number = next(free, len(self._busy))
         if number == len(self._busy):
-            self._clients.append(self._client())
+            self._clients.append(self._client(reach))
+            self._reaches.append(reach)
             self._busy.append(0)
         self._busy[number] += 1
         try:
@@ -137,16 +147,14 @@ class _Pools:
         finally:
             self._busy[number] -= 1
 
-    def _client(self) -> httpx2.AsyncClient:
+    def _client(self, reach: Reach) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
-            verify=self._verify,
+            transport=Transport(
+                reach, self._resolver, self._verify, kept=POOL_SIZE, keepalive_s=self._keepalive_s
+            ),
             timeout=None,  # the attempt's time is the only one; the library's own is five seconds
             trust_env=False,
             follow_redirects=False,
-            # Slots bound concurrency where work is claimed; a queue here would only eat an attempt's time.
-            limits=httpx2.Limits(
-                max_connections=None, max_keepalive_connections=POOL_SIZE, keepalive_expiry=self._keepalive_s
-            ),
             cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
@@ -159,7 +167,8 @@ class _Pools:
 class HttpEngine:
     """Sends stored requests over kept-alive connections; of one event loop, closed by `aclose`.
 
-    `requests_sent` counts what went on the wire, by kind. An answer longer than `max_response_bytes` is lost.
+    `requests_sent` counts what went on the wire, by kind. An answer longer than `max_response_bytes` is lost,
+    and so is one whose head is longer than 100 KiB (h11's own limit); nothing is ever decompressed.
     """
 
     def __init__(
@@ -168,11 +177,13 @@ class HttpEngine:
         max_response_bytes: int = MAX_RESPONSE_BYTES,
         keepalive_s: float = KEEPALIVE_S,
         verify: ssl.SSLContext | bool = True,
+        resolver: Resolve = resolve,
     ) -> None:
         self.requests_sent: Counter[Kind] = Counter()
         self._pid = os.getpid()
         self._max_response_bytes = max_response_bytes
-        self._pools = _Pools(verify if isinstance(verify, ssl.SSLContext) else _context(verify), keepalive_s)
+        trusted = verify if isinstance(verify, ssl.SSLContext) else _context(verify)
+        self._pools = _Pools(resolver, trusted, keepalive_s)
 
     async def __aenter__(self) -> Self:
         return self
@@ -190,18 +201,22 @@ class HttpEngine:
         self,
         stored: StoredRequest,
         *,
+        allowed: Outbound,
         key: str | None,
         deadline: datetime,
         until: float,
         correlation: Mapping[str, str],
         headers: Sequence[tuple[str, str]] = (),
+        capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
     ) -> Sent:
         """Send the stored bytes once and say what happened; raises nothing but cancellation.
 
         Added headers: `Idempotency-Key` unless the stored request has one, `Fencepost-Deadline`,
         `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence), and the dependency's
-        own `headers`, which are not stored.
+        own `headers`, which are not stored and go to none but its own places; the header of the `capability`
+        is for this request alone and goes with it.
+        Where it may go is what `allowed` says, its addresses included; elsewhere nothing is sent.
         `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
         would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
         timeout, a reset, half an answer or too long a one is Lost.
@@ -212,17 +227,21 @@ class HttpEngine:
         forks.ours(self._pid)
         wire = _Wire(until, kind, self._pid, has_body=bool(stored.body))
         ours = _added_headers(None if _carries_key(stored) else key, deadline, correlation)
+        ours += [] if capability is None else [capability]
         try:
-            request = _request(stored, [*stored.headers, *headers, *ours], wire)
-            return Answered(await _in_time(self._exchange(request), timeout, wire), wire.touched)
+            target = allowed.admit(stored.target)
+            theirs = headers if allowed.trusts(target) else ()
+            request = _request(stored, [*stored.headers, *theirs, *ours], wire)
+            exchange = self._exchange(request, allowed.reach(target))
+            return Answered(await _in_time(exchange, timeout, wire), wire.touched)
         except Exception as error:  # noqa: BLE001 - every way of failing is either before the wire or unknown
             return _failed(error, wire, timeout)
         finally:
             self.requests_sent[kind] += wire.touched
             await wire.drop_unused()
 
-    async def _exchange(self, request: httpx2.Request) -> Response:
-        with self._pools.least() as client:
+    async def _exchange(self, request: httpx2.Request, reach: Reach) -> Response:
+        with self._pools.least(reach) as client:
             response = await client.send(request, stream=True)
             try:
                 body = bytearray()
@@ -266,9 +285,11 @@ def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
     if wire.touched:
         code = "timeout" if timed_out else "oversize" if isinstance(error, _Oversize) else "connection_lost"
         return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched)
-    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+    if isinstance(error, OutboundRefused):
+        return NotSent(error.code, sanitize(error, _TOLD_CHARS), retryable=False)
+    if isinstance(error, httpcore2.ConnectError | httpcore2.ConnectTimeout):
         return NotSent("connect_failed", message)
-    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
+    if isinstance(error, httpcore2.UnsupportedProtocol | httpx2.InvalidURL):
         return NotSent("invalid_request", message)
     if timed_out and wire.connecting:
         return NotSent("connect_timeout", f"no connection within {seconds:.3f} s")
