@@ -168,10 +168,16 @@ WRITES = {
     *(("outbox", verb) for verb in ("INSERT", "UPDATE", "DELETE")),
     *(("workers", verb) for verb in ("INSERT", "UPDATE")),
     *((table, "INSERT") for table in ("events", "evidence", "payloads")),
+    *(("allowances", verb) for verb in ("INSERT", "UPDATE", "DELETE")),
+}
+RULES = {
+    *((table, "INSERT") for table in ("policies", "principals", "delegations", "withdrawn")),
+    ("principals", "UPDATE"),
+    ("withdrawn", "DELETE"),
 }
 MAY = {
     WORKER: ALL_READ | WRITES,
-    OPERATOR: ALL_READ | WRITES | {("intake_refusals", "DELETE"), ("epochs", "INSERT")},
+    OPERATOR: ALL_READ | WRITES | RULES | {("intake_refusals", "DELETE"), ("epochs", "INSERT")},
     READER: ALL_READ,
     RELAY: {("outbox", "SELECT"), ("workers", "SELECT")},
     PRODUCER: {("runs", "SELECT"), ("epochs", "SELECT")},  # whether its runs are held
