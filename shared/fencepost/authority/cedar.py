@@ -340,30 +340,31 @@ class _Question:
         action: str,
         more: Mapping[str, Any] | None = None,
     ) -> None:
-        resource = request.resource or ("", "")
+        acted_on, principal = request.resource or ("", ""), asking.principal
+        resource = resource_id(acted_on)
         self._compiled = compiled
         self._context = {**compiled.context(request), **(more or {})}
-        self._entities, sliced = compiled.slice(request.tenant, asking, resource)
+        self._entities, sliced = compiled.slice(request.tenant, asking, acted_on)
         self._named = {
-            "principal": {"type": PRINCIPAL, "id": asking.principal},
+            "principal": {"type": PRINCIPAL, "id": principal},
             "action": {"type": "Action", "id": action},
-            "resource": {"type": RESOURCE, "id": resource_id(resource)},
+            "resource": {"type": RESOURCE, "id": resource},
         }
-        self.digests: dict[str, str] = {
-            **compiled.digests,
-            "entities": sliced,
-            "request": digest("fencepost.question.v1", [self._named, self._context]),
-        }
+        self._text = encode(self._context).decode()
+        asked = digest("fencepost.question.v1", [principal, action, resource, self._text])
+        self.digests: dict[str, str] = {**compiled.digests, "entities": sliced, "request": asked}
 
     def answers(self, approvals: list[int]) -> list[_Answer]:
         """What Cedar says with so many approvals, each."""
         if not approvals:
             return []
-        questions = [
-            {**self._named, "context": encode({**self._context, "approvals": count}).decode()}
-            for count in approvals
-        ]
+        questions = [{**self._named, "context": self._with(count)} for count in approvals]
         return self._compiled.asked(questions, self._entities)
+
+    def _with(self, approvals: int) -> str:
+        if approvals == self._context["approvals"]:
+            return self._text
+        return encode({**self._context, "approvals": approvals}).decode()
 
 
 def engine_of(text: str, version: str = UNPUBLISHED) -> CedarEngine:
