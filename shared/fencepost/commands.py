@@ -3,7 +3,7 @@
 Every command concerns one run (and at most the calls of that run). `id` is the id of the first event it will
 write and makes it idempotent: applied again after a lost COMMIT reply it returns its first outcome. `rand` is
 in [0, 1) and feeds jitter. Commands of a worker present a `Term`; commands of an office (`RequestCancel`,
-`DecideRepair`, `FileEvidence`, `Sweep`) present none and are judged by the row's version.
+`DecideApproval`, `DecideRepair`, `FileEvidence`, `Sweep`) present none and are judged by the row's version.
 """
 
 from __future__ import annotations
@@ -209,6 +209,22 @@ class DecideRepair(Command):
     seen: int | None = None
     login: str | None = None
     confirm_within: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideApproval(Command):
+    """Office `approval`: a person approves exactly what was asked about a call, or denies it.
+
+    `by` is a principal of the tenant, `login` the one of Postgres it decides under; `seen` the call's version
+    the decision was made on, and refuses it if the call has changed since.
+    """
+
+    call: UUID
+    approve: bool
+    by: str
+    login: str
+    reason: str
+    seen: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -45,6 +45,8 @@ class EventType(StrEnum):
     PROPOSAL_REJECTED = "ProposalRejected"
     AUTHORIZATION_ALLOWED = "AuthorizationAllowed"
     AUTHORIZATION_DENIED = "AuthorizationDenied"
+    APPROVAL_REQUESTED = "ApprovalRequested"
+    APPROVAL_DECIDED = "ApprovalDecided"
     DISPATCH_INTENT_RECORDED = "DispatchIntentRecorded"
     DISPATCH_DEFERRED = "DispatchDeferred"
     COMPENSATION_DEFERRED = "CompensationDeferred"

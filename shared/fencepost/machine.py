@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from fencepost import approvals
 from fencepost.clock import NEVER, parse_rfc3339
 from fencepost.events import Event, EventType
 from fencepost.records import amended
@@ -243,6 +244,23 @@ def _allowed(call: Call, _fact: _Fact) -> Changes:
     return {"state": C.AUTHORIZED if call.state == C.VALIDATED else call.state}
 
 
+def _approval_asked(call: Call, fact: _Fact) -> Changes:
+    """A call's own deadline, if it has one, begins once it is approved."""
+    rest = {"owner": None, "waits": False, "reconcile_until": None, "ready_at": fact.time("ready_at")}
+    asked = {"fence": fact.data.get("fence", call.fence), "approval": approvals.opened(fact["asked"])}
+    return {"state": C.AWAITING_APPROVAL, **rest, **asked}
+
+
+def _approval_decided(call: Call, fact: _Fact) -> Changes:
+    """A person's word, or that nobody gave it in time."""
+    changes: Changes = {"state": CallState(fact["to"]), "owner": None, "fence": fact["fence"]}
+    if "decision" in fact.data:
+        changes["approval"] = approvals.answered(call.approval, fact["decision"])
+    if changes["state"] == C.REJECTED:
+        changes["error"] = fact["message"]
+    return changes
+
+
 def _intended(_call: Call, fact: _Fact) -> Changes:
     until = fact.time("reconcile_until") if fact["reconcile_until"] else None
     when = {"ready_at": fact.time("ready_at"), "reconcile_until": until}
@@ -377,6 +395,8 @@ _CALL_RULES: Mapping[EventType, Callable[[Call, _Fact], Changes]] = {
     E.PROPOSAL_REJECTED: _refused,
     E.AUTHORIZATION_ALLOWED: _allowed,
     E.AUTHORIZATION_DENIED: _refused,
+    E.APPROVAL_REQUESTED: _approval_asked,
+    E.APPROVAL_DECIDED: _approval_decided,
     E.DISPATCH_INTENT_RECORDED: _intended,
     E.DISPATCH_DEFERRED: _deferred,
     E.RESULT_REUSED: _reused,

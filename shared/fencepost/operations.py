@@ -15,7 +15,7 @@ from uuid import UUID
 from fencepost.clock import NEVER
 from fencepost.contracts import Contract, Dedupes, FirstFailure
 from fencepost.records import amended
-from fencepost.states import CALL_ENDS, CallState, OperationStatus
+from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, OperationStatus
 from fencepost.subjects import Call
 
 S = OperationStatus
@@ -174,7 +174,7 @@ def let_go(resource: Operation, call: Call, *, answered: bool) -> Operation:
 
 def offset(operation: Operation, compensation: Call) -> Operation:
     """The forward key after the call that compensates it moved: compensated, or as it was if that failed."""
-    if compensation.state == CallState.INTENT_RECORDED or operation.status in _NOTHING_TO_OFFSET:
+    if compensation.state in CALL_UNSENT or operation.status in _NOTHING_TO_OFFSET:
         return operation
     if compensation.state == CallState.SUCCEEDED:
         return amended(operation, status=S.COMPENSATED)

@@ -6,7 +6,8 @@ A call moves along `CALL_TABLE`, a run along `RUN_TABLE`; every move is named by
 - `term`: the owner and fence the row already carries (the holder records what it did);
 - `claim`: a higher fence than the row carries (a new holder arrives; Postgres arbitrates, R7);
 - `call`: the term of one of the run's calls (a call's outcome moves its run);
-- an office (`cancel`, `repair`, `evidence`, `recover`): no term, but the row's version, and the fence rises.
+- an office (`cancel`, `approval`, `repair`, `evidence`, `recover`): no term, but the row's version, and the
+  fence rises.
 
 The triggers of the ledger are generated from these tables (`fencepost.ledger.guards`), so that a bug in
 Python cannot make a move that is not written here.
@@ -123,7 +124,8 @@ CALL_TABLE = _moves(
     ("VALIDATED", "AUTHORIZED", "AuthorizationAllowed"),
     ("VALIDATED INTENT_RECORDED", "REJECTED", "AuthorizationDenied"),
     ("VALIDATED INTENT_RECORDED", "AWAITING_APPROVAL", "ApprovalRequested"),
-    ("AWAITING_APPROVAL", "AUTHORIZED REJECTED", "ApprovalDecided"),
+    # Its own state where another person's approval is still missing.
+    ("AWAITING_APPROVAL", "AWAITING_APPROVAL AUTHORIZED REJECTED", "ApprovalDecided"),
     ("AUTHORIZED", "INTENT_RECORDED", "DispatchIntentRecorded"),
     ("INTENT_RECORDED", "SUCCEEDED", "ResultReused"),
     ("INTENT_RECORDED UNKNOWN", "DISPATCHING", "ToolAttemptStarted"),
@@ -135,7 +137,7 @@ CALL_TABLE = _moves(
     ("AWAITING_APPROVAL INTENT_RECORDED UNKNOWN", "UNKNOWN", "ToolOutcomeMarkedUnknown"),
     ("UNKNOWN", "SUCCEEDED FAILED", "ToolEffectReconciled"),
     (
-        "UNKNOWN INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED",
+        "UNKNOWN AWAITING_APPROVAL INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED",
         "NEEDS_REPAIR",
         "RepairRequested",
     ),
@@ -173,10 +175,13 @@ CALL_HOPS: Hops = _hops(
     ("claim", "DISPATCHING", "UNKNOWN DISPATCHING SUCCEEDED FAILED NEEDS_REPAIR INTENT_RECORDED"),
     ("term", "DISPATCHING", "SUCCEEDED FAILED INTENT_RECORDED UNKNOWN NEEDS_REPAIR"),
     ("term", "UNKNOWN", "UNKNOWN SUCCEEDED FAILED NEEDS_REPAIR"),
+    ("claim", "AWAITING_APPROVAL", "REJECTED"),
+    ("approval", "AWAITING_APPROVAL", "AWAITING_APPROVAL INTENT_RECORDED REJECTED"),
     ("cancel", "AWAITING_APPROVAL INTENT_RECORDED", "CANCELLED"),
     ("repair", "NEEDS_REPAIR", "NEEDS_REPAIR SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
     ("repair", "SUCCEEDED", "SUCCEEDED"),
-    ("evidence", "INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
+    ("evidence", "AWAITING_APPROVAL INTENT_RECORDED", "NEEDS_REPAIR"),
+    ("evidence", "FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
     ("recover", "AWAITING_APPROVAL INTENT_RECORDED DISPATCHING UNKNOWN", "UNKNOWN"),
 )
 """Net moves of one UPDATE of a call. A row is inserted INTENT_RECORDED, AWAITING_APPROVAL, REJECTED or
@@ -195,6 +200,7 @@ RUN_HOPS: Hops = _hops(
     ("call", "QUEUED PLANNING ACTING", _STOPPED_FROM_FORWARD),
     ("call", "STOPPING", "COMPENSATING STOPPED"),
     ("cancel", "QUEUED PLANNING ACTING", _STOPPED_FROM_FORWARD),
+    ("approval", "ACTING", _STOPPED_FROM_FORWARD),
     ("repair", "PLANNING ACTING", _STOPPED_FROM_FORWARD),
     ("repair", "STOPPING", "COMPENSATING STOPPED"),
     ("repair", "STOPPED", "COMPENSATING"),

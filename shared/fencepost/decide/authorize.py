@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, cast
 
+from fencepost.approvals import Approval, read
 from fencepost.authority import (
     UNKNOWN_POLICY,
+    Approver,
     Authority,
     AuthorizationDecision,
     AuthorizationRequest,
+    approve_safely,
     decide_safely,
 )
 from fencepost.canonical import parse, sanitize
@@ -17,12 +21,17 @@ from fencepost.decide.fold import Fold
 from fencepost.money import Money
 from fencepost.subjects import Call
 from fencepost.tools import Tool
+from fencepost.wire import fingerprint
 
 Phase = Literal["recording", "claim"]
 
 
-def authorize(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -> AuthorizationDecision:
+def authorize(
+    fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int, *, request: str | None = None
+) -> AuthorizationDecision:
     """The decision for these exact arguments, under what stands in the ledger now.
+
+    `request` is the one that would be sent, where one is: approvals count only for what persons were shown.
 
     Whatever fails on the way denies: an engine, the application's functions that name what a call acts on
     and moves, a policy that does not compile.
@@ -42,7 +51,63 @@ def authorize(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) ->
     except Exception as error:  # noqa: BLE001 - what names resource and amount is the application's code
         reason = f"what it acts on or moves cannot be told: {type(error).__name__}: {sanitize(error, 200)}"
         return _denied("policy_error", reason)
-    return decide_safely(engine, asked)
+    approval = read(call.approval)
+    if approval is None or not approval.said:
+        return decide_safely(engine, asked)
+    return _approved(fold, call, approval, engine, asked, request_digest(call, call.request or request))
+
+
+def _approved(
+    fold: Fold,
+    call: Call,
+    approval: Approval,
+    engine: Authority,
+    asked: AuthorizationRequest,
+    digest: str | None,
+) -> AuthorizationDecision:
+    """The decision with the approvals that still count; one that asks for more says why others do not."""
+    bound = {
+        "operation": call.operation,
+        "definition": asked.definition,
+        "arguments_hash": call.arguments_hash,
+        "request_digest": digest,
+    }
+    why = approval.lapsed(bound, fold.now)
+    count, lost = (0, None) if why else _standing_by(fold, call, approval, engine, asked)
+    decision = decide_safely(engine, replace(asked, approvals=count))
+    if count and decision.policy_version != (was := approval.asked["policy"]):
+        why = f"it was given under policy {was}, and now {decision.policy_version} holds"
+        decision = decide_safely(engine, asked)
+    why = why or lost
+    if decision.approval is None or why is None:
+        return decision
+    return replace(decision, reason=f"{decision.reason}; an earlier approval counts no longer: {why}")
+
+
+def _standing_by(
+    fold: Fold, call: Call, approval: Approval, engine: Authority, asked: AuthorizationRequest
+) -> tuple[int, str | None]:
+    """How many of those who have approved may do so now, and why one of them may not."""
+    count, lost, standing = 0, None, fold.standing
+    for one in approval.approved:
+        if (disabled := standing.disabled(call.tenant, one.who)) is not None:
+            lost = f"{one.who}, who gave it, is disabled: {disabled}"
+            continue
+        who = standing.who(call.tenant, one.who, call.tool, fold.now)
+        person = Approver(one.who, who.roles, who.on_behalf_of)
+        may = approve_safely(engine, replace(asked, approvals=count), person)
+        if may.allowed:
+            count += 1
+        else:
+            lost = f"{one.who}, who gave it, may do so no longer: {may.reason}"
+    return count, lost
+
+
+def request_digest(call: Call, request: str | None) -> str | None:
+    """By what an approval knows the request that will be sent; None where none is, or it is not known."""
+    if request is None:
+        return None
+    return fingerprint(call.tenant, call.scope, call.tool, call.tool_version, request)
 
 
 def engine_of(fold: Fold, tenant: str) -> Authority | None:

@@ -26,13 +26,14 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.decide import gate
+from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import authorize, decision_body
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
-from fencepost.states import CALL_ENDS, CallState, RunStatus, StopReason
+from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
 from fencepost.taint import brought
 from fencepost.tools import Tool
@@ -48,10 +49,12 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
     call = fold.view.calls.get(command.subject)
     if call is None or call.state in CALL_ENDS:
         return Gone()
-    if call.state != C.INTENT_RECORDED or not fold.allows(call):
+    if call.state not in CALL_UNSENT or not fold.allows(call):
         return Moved()
     if fold.now >= fold.run.deadline and not call.compensates:
         return Late()  # the planner's claim, due at this instant too, stops the run
+    if call.state == C.AWAITING_APPROVAL:
+        return claim_awaiting(fold, call, command)
     if call.ready_at > fold.now and not call.waits:
         return Moved()  # anybody may lower a row's due_at; when a call may be sent its own state says
     if command.term.fence <= call.fence:
@@ -61,12 +64,15 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
         return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = 0
-    decision = authorize(fold, call, tool, "claim", call.attempts + 1)
-    if not decision.allowed:
+    decision = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
+    if not decision.allowed and decision.approval is None:
         return _denied(fold, call, decision, command.term.fence)
     if call.compensates and call.reconcile_until is not None and call.reconcile_until <= fold.now:
         what = "the compensation's own deadline has passed"  # also while it waits for another call
         return _reject(fold, call, 8, "late", what, command.term.fence)
+    if not decision.allowed:
+        ask(fold, call, tool, decision, "claim", request=command.request, fence=command.term.fence)
+        return Done(C.AWAITING_APPROVAL)
     return (
         _key(fold, call, tool, command)
         or _resource(fold, call, command)

@@ -27,7 +27,7 @@ from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
-from fencepost.states import CALL_ENDS, RUN_ENDS, CallState, RunStatus, StopReason
+from fencepost.states import CALL_ENDS, CALL_UNSENT, RUN_ENDS, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
 from fencepost.taint import UNTRUSTED, brought
 
@@ -188,7 +188,7 @@ def _contradicts(call: Call, outcome: Applied) -> str | None:
     if call.state == C.SUCCEEDED:
         differs = call.receipt and outcome.receipt and call.receipt != outcome.receipt
         return f"two receipts for one key: {call.receipt} and {outcome.receipt}" if differs else None
-    if call.state in CALL_ENDS or call.state == C.INTENT_RECORDED:
+    if call.state in CALL_ENDS or call.state in CALL_UNSENT:
         return f"the call is {call.state}, yet an attempt was applied (receipt {outcome.receipt})"
     return None
 

@@ -9,6 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from fencepost import operations
+from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import Budget, Usage, exhausted
 from fencepost.clock import rfc3339
 from fencepost.commands import (
@@ -24,13 +25,16 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.deadlines import retry_at
+from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import authorize, decision_body
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.proposals import Rejected, Validated
 from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopReason
+from fencepost.subjects import Call
 from fencepost.taint import BORN
+from fencepost.tools import Tool
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -182,9 +186,12 @@ def propose(
         return
     decision = authorize(fold, call, tool, "recording", 0)
     evidence = decision_body(decision, "recording")
-    if not decision.allowed:
+    if not decision.allowed and decision.approval is None:
         denied = {**evidence, "message": f"not authorised: {decision.reason}"}
         fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)
+        return
+    if not decision.allowed:
+        _ask(fold, call, tool, decision, not_before)
         return
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call_id, policy=decision.policy_version)
     waits = False
@@ -202,6 +209,19 @@ def propose(
     until = rfc3339(reconcile_until) if reconcile_until else None
     intent = {"ready_at": rfc3339(due), "waits": waits, "reconcile_until": until}
     fold.emit(E.DISPATCH_INTENT_RECORDED, intent, call=call_id)
+
+
+def _ask(
+    fold: Fold, call: Call, tool: Tool, decision: AuthorizationDecision, not_before: datetime | None
+) -> None:
+    """Persons are asked at once, but not about what its key refuses whatever they say."""
+    if call.operation is not None:
+        rule, why = operations.admit(fold.operations[call.operation], call, tool.contract)
+        if rule == operations.Rule.REJECT:
+            refused = {"step": 7, "code": why, "message": f"refused: {why}"}
+            fold.emit(E.PROPOSAL_REJECTED, refused, call=call.id)
+            return
+    ask(fold, call, tool, decision, "recording", not_before=not_before)
 
 
 def _proposal_body(

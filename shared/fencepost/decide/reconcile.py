@@ -169,7 +169,7 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
     if (why_not := drifted(call) or _unbuilt(call, tool, command)) is not None:
         return _repair(fold, call, why_not)
-    decision = authorize(fold, call, tool, "claim", call.attempts + 1)
+    decision = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
     if not decision.allowed:
         body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
         fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)

@@ -18,6 +18,7 @@ _REASON_OF_END = {
     C.CANCELLED: StopReason.CANCELLED,
     C.ACCEPTED_UNKNOWN: StopReason.OUTCOME_UNKNOWN,
 }
+_DENIALS = frozenset({E.AUTHORIZATION_DENIED, E.APPROVAL_DECIDED})
 
 
 def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bool = True) -> None:
@@ -68,6 +69,6 @@ def _stop_for(fold: Fold, call: Call) -> None:
     if call.state == C.SUCCEEDED:
         return
     reason = _REASON_OF_END[CallState(call.state)]
-    if any(e.type == E.AUTHORIZATION_DENIED and e.call == call.id for e in fold.events):
+    if any(e.type in _DENIALS and e.call == call.id for e in fold.events):
         reason = StopReason.AUTHORIZATION_DENIED
     stop(fold, reason, f"{call.tool}: {call.error or call.state}")

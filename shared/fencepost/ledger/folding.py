@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fencepost import commands as c
-from fencepost.decide import compensate, dispatch, offices, planning, reconcile, recover
+from fencepost.decide import approvals, compensate, dispatch, offices, planning, reconcile, recover
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
 from fencepost.events import Event, EventType, chain
@@ -39,6 +39,7 @@ _DECIDE: dict[type[c.Command], Decide] = {
     c.ClaimStopped: compensate.claim_stopped,
     c.RecordCompensation: compensate.record_compensation,
     c.RequestCancel: offices.request_cancel,
+    c.DecideApproval: approvals.decide_approval,
     c.DecideRepair: offices.decide_repair,
     c.FileEvidence: offices.file_evidence,
     c.Sweep: offices.sweep,

@@ -231,7 +231,8 @@ def touched_calls(command: c.Command) -> tuple[UUID, ...]:
         return (command.subject,)
     if isinstance(command, c.RecordCompensation):
         return (command.forward,)
-    if isinstance(command, c.RecordOutcome | c.RecordLookup | c.DecideRepair | c.FileEvidence):
+    named = c.RecordOutcome | c.RecordLookup | c.DecideApproval | c.DecideRepair | c.FileEvidence
+    if isinstance(command, named):
         return (command.call,)
     return ()
 

@@ -16,7 +16,7 @@ from fencepost.clock import parse_rfc3339
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
 
-_AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation)
+_AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation, c.DecideApproval)
 
 # `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
 # may hold more than are valid: which of them count is judged apart (`authority.standing`).
@@ -26,6 +26,10 @@ WITH RECURSIVE asked AS (
     FROM unnest(%(run_tenants)s::text[], %(runs)s::uuid[]) AS w (tenant, id)
     JOIN fencepost.runs r USING (tenant, id)
     UNION SELECT * FROM unnest(%(person_tenants)s::text[], %(persons)s::text[])
+    UNION SELECT calls.tenant, said ->> 'who'  -- whoever has approved what is claimed
+    FROM unnest(%(call_tenants)s::text[], %(calls)s::uuid[]) AS w (tenant, id)
+    JOIN fencepost.calls USING (tenant, id)
+    CROSS JOIN LATERAL json_array_elements(calls.approval::json -> 'decisions') AS said
 ), reached AS (
     SELECT tenant, principal, 0 AS links FROM asked
     UNION
@@ -59,9 +63,9 @@ def authorises(batch: Sequence[c.Command]) -> bool:
     return any(isinstance(x, _AUTHORISING) for x in batch)
 
 
-def persons(batch: Sequence[c.Command]) -> dict[str, str]:  # noqa: ARG001 - nobody decides yet
+def persons(batch: Sequence[c.Command]) -> dict[str, str]:
     """The persons who decide something in this batch, as parameters of READ_STANDING."""
-    asked: list[tuple[str, str]] = []
+    asked = [(x.tenant, x.by) for x in batch if isinstance(x, c.DecideApproval)]
     return {
         "person_tenants": rows.text_array(tenant for tenant, _ in asked),
         "persons": rows.text_array(person for _, person in asked),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencepost.ledger.guards.approvals import APPROVALS, BORN_APPROVAL
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
 
@@ -19,6 +20,7 @@ _BORN = f"""
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
                 USING ERRCODE = 'FP001';
         END IF;
+{BORN_APPROVAL.strip(chr(10))}
         IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
             RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
         END IF;
@@ -84,7 +86,7 @@ _PRESENTED = f"""
             IF via NOT IN ({offices(CALL_HOPS)}) THEN
                 RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via IN ('repair', 'recover')
+            IF via IN ('approval', 'repair', 'recover')
                AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
@@ -320,6 +322,8 @@ DECLARE
     rest fencepost.calls;
     asked json;
     offset_too boolean;
+    word record;
+    verdict jsonb;
     settles boolean;
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -344,6 +348,7 @@ BEGIN
 {_ATTEMPTS.strip(chr(10))}
 {_HELD.strip(chr(10))}
 {_PERSONS.strip(chr(10))}
+{APPROVALS.strip(chr(10))}
 {_WORDS.strip(chr(10))}
 {_DOUBT.strip(chr(10))}
 {_PROOF.strip(chr(10))}

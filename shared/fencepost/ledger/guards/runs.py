@@ -55,7 +55,7 @@ _PRESENTED = f"""
             IF via NOT IN ({offices(RUN_HOPS)}) THEN
                 RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via IN ('repair', 'recover')
+            IF via IN ('approval', 'repair', 'recover')
                AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;

@@ -118,6 +118,8 @@ DECLARE
     rest fencepost.calls;
     asked json;
     offset_too boolean;
+    word record;
+    verdict jsonb;
     settles boolean;
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -145,6 +147,15 @@ BEGIN
                 NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored,
                 NEW.reserved) <> 0 THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.approval IS NULL AND NEW.state = 'AWAITING_APPROVAL'
+           OR NEW.approval IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq <= NEW.version
+                AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'ApprovalRequested' AND NEW.approval::jsonb
+                    = jsonb_build_object('asked', e.body::jsonb -> 'asked', 'decisions', '[]'::jsonb)) THEN
+            RAISE EXCEPTION 'call %: nobody was asked to approve it like this', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
         IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
@@ -207,7 +218,7 @@ BEGIN
             IF via NOT IN ('approval', 'cancel', 'evidence', 'recover', 'repair') THEN
                 RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via IN ('repair', 'recover')
+            IF via IN ('approval', 'repair', 'recover')
                AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
@@ -324,6 +335,48 @@ BEGIN
                 ELSE false END) IS NOT TRUE THEN
             RAISE EXCEPTION 'call %: a decision is asked for by a person, and only by its event', NEW.id
                 USING ERRCODE = 'FP001';
+        END IF;
+        IF OLD.approval IS NOT NULL OR NEW.approval IS NOT NULL OR via = 'approval'
+           OR 'AWAITING_APPROVAL' IN (OLD.state, NEW.state) THEN
+            SELECT e.type, e.body::jsonb AS body INTO word FROM fencepost.events e
+                WHERE e.run = NEW.run AND e.tenant = NEW.tenant AND e.seq > OLD.version
+                    AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type IN ('ApprovalRequested', 'ApprovalDecided') ORDER BY e.seq DESC LIMIT 1;
+            verdict := word.body -> 'decision';
+            IF NEW.approval IS DISTINCT FROM OLD.approval AND (CASE word.type
+                    WHEN 'ApprovalRequested' THEN via = 'claim' AND NEW.approval::jsonb
+                        = jsonb_build_object('asked', word.body -> 'asked', 'decisions', '[]'::jsonb)
+                    WHEN 'ApprovalDecided' THEN via = 'approval' AND NEW.approval::jsonb = jsonb_set(
+                        OLD.approval::jsonb, '{decisions}', OLD.approval::jsonb -> 'decisions' || verdict)
+                    ELSE false END) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: what persons were asked and said changes only with its event', NEW.id
+                    USING ERRCODE = 'FP001';
+            END IF;
+            IF NEW.state = 'AWAITING_APPROVAL' AND OLD.state <> 'AWAITING_APPROVAL'
+               AND word.type IS DISTINCT FROM 'ApprovalRequested' THEN
+                RAISE EXCEPTION 'call %: nobody was asked to approve it', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            IF via = 'approval' AND (word.type IS NOT DISTINCT FROM 'ApprovalDecided'
+                    AND NEW.approval IS DISTINCT FROM OLD.approval AND verdict ->> 'login' = session_user
+                    AND (OLD.approval::json #>> '{asked,expires_at}')::timestamptz > fencepost.now()
+                    AND (verdict ->> 'approve' = 'true') = (NEW.state <> 'REJECTED')
+                    AND (verdict ->> 'approve' <> 'true' OR NOT EXISTS (
+                        SELECT 1 FROM jsonb_array_elements(OLD.approval::jsonb -> 'decisions') d
+                            WHERE d ->> 'approve' = 'true'
+                            AND (d ->> 'login' = session_user OR d ->> 'who' = verdict ->> 'who')))
+                    AND (NEW.state <> 'INTENT_RECORDED' OR (
+                        SELECT count(*) FROM jsonb_array_elements(NEW.approval::jsonb -> 'decisions') d
+                            WHERE d ->> 'approve' = 'true')
+                        >= (NEW.approval::json #>> '{asked,count}')::integer)) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: login % cannot approve or deny it like this', NEW.id, session_user
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'claim' AND OLD.state = 'AWAITING_APPROVAL'
+               AND (word.type IS NOT DISTINCT FROM 'ApprovalDecided' AND verdict IS NULL
+                    AND (OLD.approval::json #>> '{asked,expires_at}')::timestamptz <= fencepost.now())
+                    IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: persons may still approve it', NEW.id USING ERRCODE = 'FP002';
+            END IF;
         END IF;
         IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
             IF via <> 'repair' OR NEW.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
@@ -487,7 +540,7 @@ BEGIN
             IF via NOT IN ('approval', 'cancel', 'recover', 'repair') THEN
                 RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
             END IF;
-            IF via IN ('repair', 'recover')
+            IF via IN ('approval', 'repair', 'recover')
                AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
                 RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
             END IF;
@@ -583,7 +636,7 @@ BEGIN
     SELECT e.type INTO told FROM fencepost.events e
         WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid;
     IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
-            THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected') ELSE told IN ('ToolAttemptStarted', 'RepairRequested') END) IS NOT TRUE THEN
+            THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected') ELSE told IN ('ToolAttemptStarted', 'RepairRequested') END) IS NOT TRUE THEN
         RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;
