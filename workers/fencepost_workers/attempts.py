@@ -20,10 +20,11 @@ from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify
 from fencepost.subjects import Call
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
-from fencepost_workers import forks
+from fencepost_workers import forks, redaction
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
+from fencepost_workers.tools.secrets import NONE, Resolved, SecretUnavailable, files_and_variables, resolve
 
 log = logging.getLogger(__name__)
 
@@ -90,20 +91,28 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
     try:
         if tool.kind == "python":  # an HTTP tool passes it at the wire itself
             fault("dispatch.before_wire")
-        headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
+        headers = tool.dependency.sent_headers()
         allowed = tool.dependency.outbound() if tool.kind == "http" else Outbound()
         args = tool.read_arguments(order.call.arguments)
+        secrets = await secrets_of(role, tool, args, order.call.tenant, held.remaining(order.timeout))
+        stored = _wired(order.call, secrets) if tool.kind == "http" else None
+        credentials = Credentials.of(tool.dependency, secrets.values)
+        redaction.learn(credentials)
+    except SecretUnavailable as error:
+        return Refused("secret_unavailable", f"nothing was sent: {error}", retryable=True), requests
     except Exception as error:  # noqa: BLE001 - whatever it is, nothing has been sent yet
         return Refused("worker_error", f"nothing was sent: {told(error)}", retryable=True), requests
     # A suspended or starved worker sends nothing late. HTTP and Python look again where they really begin.
     if held.remaining(order.timeout) <= 0:
         return Refused("late", "the attempt had no time left; nothing was sent", retryable=True), requests
     try:
-        if tool.kind == "python":
-            late = partial(_file_late, role, order, held, credentials)
-            outcome = await run_python(tool, args, _handed(order, held), role.worker.executor, late)
+        if stored is None:
+            late, hide = partial(_file_late, role, order, held, credentials), credentials.hide
+            handed = _handed(order, held, secrets)
+            outcome = await run_python(tool, args, handed, role.worker.executor, late, hide)
         else:
-            outcome, requests = await _send(role, tool, args, order, held, allowed, headers, credentials)
+            sending = _send(role, tool, args, order, held, stored, allowed, headers, credentials)
+            outcome, requests = await sending
         fault("dispatch.after_effect")
     except FaultInjected as error:
         outcome = Unsure("worker_error", f"failed after the request was sent: {error}")
@@ -130,7 +139,20 @@ async def _filed(role: Role, evidence: c.FileEvidence) -> None:
         log.exception("%s: a late answer could not be filed as evidence", role.queue)
 
 
-def _handed(order: c.Send, held: Held) -> Attempt:
+async def secrets_of(role: Role, tool: Tool, args: BaseModel, tenant: str, seconds: float) -> Resolved:
+    """The secrets these arguments name, within so many seconds; SecretUnavailable."""
+    if not tool.secrets:
+        return NONE
+    worker = role.worker
+    resolver = worker.app.resolver or files_and_variables(worker.settings.secrets_dir)
+    return await resolve(tool, args, tenant, resolver, worker.executor, seconds)
+
+
+def _wired(call: Call, secrets: Resolved) -> StoredRequest:
+    return secrets.put(StoredRequest.from_text(call.request or ""))
+
+
+def _handed(order: c.Send, held: Held, secrets: Resolved) -> Attempt:
     return Attempt(
         run=str(order.call.run),
         call=str(order.call.id),
@@ -138,6 +160,7 @@ def _handed(order: c.Send, held: Held) -> Attempt:
         operation_key=order.key or "",
         deadline=order.deadline,
         remaining=lambda: held.remaining(order.timeout),
+        secrets=secrets.handed,
     )
 
 
@@ -147,13 +170,14 @@ async def _send(
     args: BaseModel,
     order: c.Send,
     held: Held,
+    stored: StoredRequest,
     allowed: Outbound,
     headers: tuple[tuple[str, str], ...],
     credentials: Credentials,
 ) -> tuple[Outcome, int]:
     call = order.call
     sent = await role.worker.engine.send(
-        StoredRequest.from_text(call.request or ""),
+        stored,
         allowed=allowed,
         key=order.key,
         deadline=order.deadline,

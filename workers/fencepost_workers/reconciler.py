@@ -14,7 +14,16 @@ from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Unclear
-from fencepost_workers.attempts import attempt, built, correlation, evidence_of, expect, payload
+from fencepost_workers import redaction
+from fencepost_workers.attempts import (
+    attempt,
+    built,
+    correlation,
+    evidence_of,
+    expect,
+    payload,
+    secrets_of,
+)
 from fencepost_workers.role import Held, Message, Role, attempt_lease
 from fencepost_workers.tools.credentials import Credentials
 
@@ -65,7 +74,11 @@ class Reconciler(Role):
         try:
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")
-            headers, credentials = tool.dependency.sent_headers(), Credentials.of(tool.dependency)
+            headers = tool.dependency.sent_headers()
+            secrets = await secrets_of(self, tool, args, call.tenant, held.remaining(order.timeout))
+            credentials = Credentials.of(tool.dependency, secrets.values)
+            redaction.learn(credentials)
+            asked = secrets.put(question)
             allowed = tool.dependency.outbound()
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
             return Unclear(told(error)), {}
@@ -76,7 +89,7 @@ class Reconciler(Role):
         except FaultInjected as error:
             return Unclear(told(error)), {}
         sent = await self.worker.engine.send(
-            question,
+            asked,
             allowed=allowed,
             key=None,
             deadline=order.asked_at + order.timeout,

@@ -112,8 +112,6 @@ async def resolve(
     SecretUnavailable, without a value in it, if one is not there: the resolver raised, was too slow, knows no
     such name, or gave what cannot be hidden again.
     """
-    if not tool.secrets:
-        return NONE
     refs = {part.name: part for part in parts_of(args) if isinstance(part, SecretRef)}
     for name in refs:
         if not any(matches(pattern, name) for pattern in tool.secrets):
