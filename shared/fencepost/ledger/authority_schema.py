@@ -96,8 +96,8 @@ authority_changes = Table(
 )
 
 # What of an allowance is used and held, per subject and window; a row that is not there is unused. The key is
-# a digest: for whom a row counts is told by the history of the call that made it, and is gone with that. Limits
-# are those of the last attempt let go; `event` is the one that last moved it.
+# a digest: for whom a row counts is told by the history of the call that made it, and is gone with that.
+# Limits are those of the last attempt let go; `event` is the one that last moved it.
 allowances = Table(
     "allowances",
     metadata,

@@ -16,6 +16,7 @@ RELEASES: Final = (
     "ToolAttemptFailed",
     "ToolEffectReconciled",
     "RepairDecided",
+    "ApprovalDecided",
     "CallCancelled",
     "AuthorizationDenied",
     "ProposalRejected",
