@@ -39,7 +39,14 @@ class Transport(httpx2.AsyncBaseTransport):
     """
 
     def __init__(
-        self, reach: Reach, resolver: Resolve, verify: ssl.SSLContext, *, kept: int, keepalive_s: float
+        self,
+        reach: Reach,
+        resolver: Resolve,
+        verify: ssl.SSLContext,
+        *,
+        kept: int,
+        keepalive_s: float,
+        most_bytes: int,
     ) -> None:
         self._pool = httpcore2.AsyncConnectionPool(
             ssl_context=verify,
@@ -50,7 +57,7 @@ class Transport(httpx2.AsyncBaseTransport):
             http1=True,
             http2=False,
             retries=0,
-            network_backend=Judged(reach, resolver),
+            network_backend=Judged(reach, resolver, most_bytes),
         )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -95,12 +102,51 @@ class _Stream(httpx2.AsyncByteStream):
             await close()
 
 
-class Judged(httpcore2.AsyncNetworkBackend):
-    """Opens connections to judged addresses only."""
+class TooMuch(Exception):
+    """The answer is longer than anybody wants to know, interim answers and framing included."""
 
-    def __init__(self, reach: Reach, resolver: Resolve) -> None:
+
+class _Metered(httpcore2.AsyncNetworkStream):
+    """A stream of which no answer reads without end: TooMuch beyond `most` bytes since the last write."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream, most: int) -> None:
+        self._stream = stream
+        self._most = most
+        self._read = 0
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ASYNC109 - as below
+        data = await self._stream.read(max_bytes, timeout)
+        self._read += len(data)
+        if self._read > self._most:
+            raise TooMuch(f"more than {self._most} bytes came for one request")
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:  # noqa: ASYNC109 - as below
+        self._read = 0
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - httpcore2's signature
+    ) -> httpcore2.AsyncNetworkStream:
+        return _Metered(await self._stream.start_tls(ssl_context, server_hostname, timeout), self._most)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._stream.get_extra_info(info)
+
+
+class Judged(httpcore2.AsyncNetworkBackend):
+    """Opens connections to judged addresses only; of each at most `most_bytes` are read after a write."""
+
+    def __init__(self, reach: Reach, resolver: Resolve, most_bytes: int) -> None:
         self._reach = reach
         self._resolve = resolver
+        self._most_bytes = most_bytes
         self._backend = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -129,9 +175,9 @@ class Judged(httpcore2.AsyncNetworkBackend):
                 socket_options=socket_options,
             )
 
-        if len(judged) == 1:
-            return await connect(judged[0])
-        return await _first(connect, _interleaved(judged))
+        many = len(judged) > 1
+        stream = await (_first(connect, _interleaved(judged)) if many else connect(judged[0]))
+        return _Metered(stream, self._most_bytes)
 
     async def connect_unix_socket(
         self,

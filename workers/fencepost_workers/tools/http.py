@@ -28,15 +28,20 @@ from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
 from fencepost_workers import forks
-from fencepost_workers.tools.connections import Resolve, Transport, resolve
+from fencepost_workers.tools.connections import Resolve, TooMuch, Transport, resolve
 
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
+MAX_HEAD_BYTES: Final = 100 * 1024  # httpcore2's limit of what h11 holds of an unfinished part
 POOL_SIZE: Final = 4  # requests at a time in one pool of connections
 KEEPALIVE_S: Final = 2.0
 """Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
 
 ARRIVED_PASSES: Final = 50
 """Turns of the event loop in which an answer that lies in the socket is read, a mebibyte of it too."""
+ARRIVED_S: Final = 1.0
+"""What these turns may take, lest an answer that never ends makes an attempt last."""
+FRAMING: Final = 2
+"""An answer's bytes on the wire before those it holds, at most: heads, interim answers, chunks."""
 
 _TOLD_CHARS: Final = 4000
 """Of a transport's error. Long enough for a credential it may quote to be whole, so that it can be hidden."""
@@ -124,10 +129,13 @@ class _Pools:
     of another reach are never used: what one dependency may connect to another may not.
     """
 
-    def __init__(self, resolver: Resolve, verify: ssl.SSLContext, keepalive_s: float) -> None:
+    def __init__(
+        self, resolver: Resolve, verify: ssl.SSLContext, keepalive_s: float, most_bytes: int
+    ) -> None:
         self._resolver = resolver
         self._verify = verify
         self._keepalive_s = keepalive_s
+        self._most_bytes = most_bytes
         self._clients: list[httpx2.AsyncClient] = []
         self._reaches: list[Reach] = []
         self._busy: list[int] = []
@@ -150,7 +158,12 @@ class _Pools:
     def _client(self, reach: Reach) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             transport=Transport(
-                reach, self._resolver, self._verify, kept=POOL_SIZE, keepalive_s=self._keepalive_s
+                reach,
+                self._resolver,
+                self._verify,
+                kept=POOL_SIZE,
+                keepalive_s=self._keepalive_s,
+                most_bytes=self._most_bytes,
             ),
             timeout=None,  # the attempt's time is the only one; the library's own is five seconds
             trust_env=False,
@@ -168,7 +181,8 @@ class HttpEngine:
     """Sends stored requests over kept-alive connections; of one event loop, closed by `aclose`.
 
     `requests_sent` counts what went on the wire, by kind. An answer longer than `max_response_bytes` is lost,
-    and so is one whose head is longer than 100 KiB (h11's own limit); nothing is ever decompressed.
+    and so is one whose head is longer than 100 KiB (h11's own limit), or that takes more on the wire than
+    twice the one and the other; nothing is ever decompressed.
     """
 
     def __init__(
@@ -183,7 +197,8 @@ class HttpEngine:
         self._pid = os.getpid()
         self._max_response_bytes = max_response_bytes
         trusted = verify if isinstance(verify, ssl.SSLContext) else _context(verify)
-        self._pools = _Pools(resolver, trusted, keepalive_s)
+        most = FRAMING * (max_response_bytes + MAX_HEAD_BYTES)
+        self._pools = _Pools(resolver, trusted, keepalive_s, most)
 
     async def __aenter__(self) -> Self:
         return self
@@ -264,8 +279,8 @@ async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float, wire
     task = asyncio.ensure_future(exchange)
     try:
         await asyncio.wait({task}, timeout=seconds)
-        passes = 0
-        while wire.touched and not task.done() and passes < ARRIVED_PASSES:
+        passes, until = 0, boottime() + ARRIVED_S
+        while wire.touched and not task.done() and passes < ARRIVED_PASSES and boottime() < until:
             await asyncio.sleep(0)
             passes += 1
         if not task.done():
@@ -283,7 +298,13 @@ def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
     message = sanitize(f"{type(error).__name__}: {error}".removesuffix(": "), _TOLD_CHARS)
     timed_out = isinstance(error, TimeoutError | _TooLate)
     if wire.touched:
-        code = "timeout" if timed_out else "oversize" if isinstance(error, _Oversize) else "connection_lost"
+        code = (
+            "timeout"
+            if timed_out
+            else "oversize"
+            if isinstance(error, _Oversize | TooMuch)
+            else "connection_lost"
+        )
         return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched)
     if isinstance(error, OutboundRefused):
         return NotSent(error.code, sanitize(error, _TOLD_CHARS), retryable=False)
