@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fencepost import approvals
+from fencepost import allowances, approvals
 from fencepost.clock import NEVER, parse_rfc3339
 from fencepost.events import Event, EventType
 from fencepost.records import amended
@@ -284,6 +284,7 @@ def _attempted(call: Call, fact: _Fact) -> Changes:
         "waits": False,
         "lost": False,
         "lookup": None,
+        "reserved": allowances.kept(fact["reserved"]) if "reserved" in fact.data else call.reserved,
     }
 
 

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from fencepost import breaker, deadlines, operations
+from fencepost.allowances import Refusal, Share
 from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
 from fencepost.clock import NEVER, rfc3339
@@ -25,7 +26,7 @@ from fencepost.commands import (
     Send,
     Unfamiliar,
 )
-from fencepost.decide import gate
+from fencepost.decide import allow, gate
 from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import authorize, decision_body
 from fencepost.decide.fold import Fold, lease_body
@@ -193,9 +194,13 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
         timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
     if timeout <= timedelta(0):
         return _defer(fold, call, fence, waits=False)
+    before = dict(fold.dependencies)
     if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
         return held_up
-    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
+    if isinstance(taken := allow.room(fold, call, tool), Refusal):
+        fold.dependencies = before  # what is not sent takes no place there
+        return _denied(fold, call, allow.denial(taken, decision), fence)
+    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request, taken=taken)
 
 
 def start_attempt(
@@ -207,6 +212,7 @@ def start_attempt(
     decision: AuthorizationDecision,
     *,
     request: str | None = None,
+    taken: tuple[Share, ...] = (),
 ) -> Send:
     """Record the lease, the authorisation and the attempt; the order to send follows the COMMIT (R2)."""
     spec, repeat = tool.dependency, call.doubt
@@ -228,6 +234,7 @@ def start_attempt(
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
         "limit": spec.attempts,
         "reserve_ms": _millis(spec.reserve),
+        **allow.said(call, taken),
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
     if call.operation is not None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from fencepost import operations
+from fencepost.allowances import Allowance, Used
 from fencepost.authority import Authority
 from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
@@ -91,6 +92,8 @@ class Known:
     limited: frozenset[str] = frozenset()
     """Scopes of dependencies with a limit for the whole fleet."""
     engines: Engines | None = None
+    allowances: tuple[Allowance, ...] = ()
+    """Those of the application; a policy in force has its own."""
 
 
 @dataclass(slots=True)
@@ -114,6 +117,8 @@ class Fold:
     fence_before: int = 0
     dependencies: dict[str, Health] = field(default_factory=dict)
     standing: Standing = EVERYBODY
+    counters: Mapping[tuple[str, str], Used] = field(default_factory=dict)
+    """The allowances' counters that are locked, by tenant and key."""
 
     @property
     def run(self) -> Run:

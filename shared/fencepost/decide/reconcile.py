@@ -6,6 +6,8 @@ import json
 from datetime import datetime, timedelta
 
 from fencepost import breaker, deadlines, recovery
+from fencepost.allowances import Refusal
+from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
 from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.commands import (
@@ -20,7 +22,7 @@ from fencepost.commands import (
     RecordLookup,
     Unfamiliar,
 )
-from fencepost.decide import gate
+from fencepost.decide import allow, gate
 from fencepost.decide.authorize import authorize, decision_body
 from fencepost.decide.dispatch import drifted, mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, lease_body
@@ -171,18 +173,28 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
         return _repair(fold, call, why_not)
     decision = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
     if not decision.allowed:
-        body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
-        fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
-        pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
-        denied = "the repeat is not authorised"
-        _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), denied, asks=call.asks + 1)
-        return Done(C.UNKNOWN)
-    # The last hurdle: what is not sent after all must not take the place of a probe.
+        return _denied(fold, call, tool, command, decision)
+    # The last hurdles: what is not sent after all must not take the place of a probe.
+    before = dict(fold.dependencies)
     if (put_off := _gate(fold, call, tool)) is not None:
         return put_off
+    if isinstance(taken := allow.room(fold, call, tool), Refusal):
+        fold.dependencies = before
+        return _denied(fold, call, tool, command, allow.denial(taken, decision))
     until = call.reconcile_until or fold.now
     timeout = min(tool.dependency.per_attempt, until - fold.now)
-    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request)
+    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request, taken=taken)
+
+
+def _denied(
+    fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, decision: AuthorizationDecision
+) -> Answer:
+    body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
+    fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
+    pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
+    denied = "the repeat is not authorised"
+    _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), denied, asks=call.asks + 1)
+    return Done(C.UNKNOWN)
 
 
 def _unbuilt(call: Call, tool: Tool, command: ClaimDoubt) -> str | None:
