@@ -41,6 +41,11 @@ COMMANDS: Final = {
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
     "tools": "fencepost_ops.commands.tools:tools",
+    "principals": "fencepost_ops.commands.principals:principals_",
+    "principal": "fencepost_ops.commands.principals:principal",
+    "delegations": "fencepost_ops.commands.delegations:delegations_",
+    "delegate": "fencepost_ops.commands.delegations:delegate",
+    "revoke": "fencepost_ops.commands.delegations:revoke",
     "doctor": "fencepost_ops.commands.doctor:doctor",
     "migrate": "fencepost_ops.commands.migrate:migrate",
     "logins": "fencepost_ops.commands.logins:logins",
@@ -51,6 +56,7 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
+    "Say who may": ("principals", "principal", "delegations", "delegate", "revoke"),
     "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""

@@ -11,23 +11,27 @@ from fencepost.tools import Tool
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import Session, app_option, json_option, pass_session
+from fencepost_ops.commands.withdrawals import restore, withdraw, withdrawn
 
 _TIMES: Final = (("window", "window"), ("settle", "settle"), ("lookups for", "lookup_horizon"))
 
 
-@click.command()
+@click.group(invoke_without_command=True)
 @app_option
 @click.option(
     "--catalogue", "published", is_flag=True, help="List published contracts instead of your tools."
 )
 @json_option
 @pass_session
-def tools(session: Session, published: bool, as_json: bool) -> None:
+@click.pass_context
+def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) -> None:
     """List tools: class, promise, what is left.
 
     With --catalogue: what published interfaces promise, where they say it and when that was read, as
     fencepost.contracts.catalogue holds it. An application is not needed for that.
     """
+    if ctx.invoked_subcommand is not None:
+        return
     if published:
         _show_catalogue(as_json)
         return
@@ -44,6 +48,10 @@ def tools(session: Session, published: bool, as_json: bool) -> None:
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
+
+
+for _command in (withdraw, restore, withdrawn):
+    tools.add_command(_command)
 
 
 def _show_catalogue(as_json: bool) -> None:
