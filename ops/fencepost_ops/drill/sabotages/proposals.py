@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fencepost import operations, tools
 from fencepost.authority import AuthorizationDecision
-from fencepost.decide import planning
+from fencepost.decide import dispatch, planning
 from fencepost.decide.fold import Fold
 from fencepost.events import EventType
 from fencepost.subjects import Call
@@ -26,10 +26,10 @@ def scripted(tool: str, **more: Any) -> Asked:
 
 
 def _as_recorded(authorize: Made) -> Made:
-    def decided(fold: Fold, call: Call, tool: Any, phase: str, attempt: int) -> Any:
+    def decided(fold: Fold, call: Call, tool: Any, phase: str, attempt: int, **more: Any) -> Any:
         if phase == "claim":
             return AuthorizationDecision(True, "it was allowed when it was recorded", "recorded")
-        return authorize(fold, call, tool, phase, attempt)
+        return authorize(fold, call, tool, phase, attempt, **more)
 
     return decided
 
@@ -42,7 +42,7 @@ def _untold(emit: Made) -> Made:
     return told
 
 
-_UNAUTHORISED: Final = every(code(Fold, "authorize", _as_recorded), code(Fold, "emit", _untold))
+_UNAUTHORISED: Final = every(code(dispatch, "authorize", _as_recorded), code(Fold, "emit", _untold))
 
 
 def _other_arguments(proposal_body: Made) -> Made:
