@@ -26,6 +26,7 @@ from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import Conflict, FencepostError, NotFound, Unreachable, UsageError
 from fencepost.ledger import listings
+from fencepost.ledger.approvals import Waiting, waiting
 from fencepost.ledger.connect import Connection, Pool
 from fencepost.ledger.explain import TRY_AGAIN_STATES, explained
 from fencepost.ledger.listings import RunInfo
@@ -35,6 +36,7 @@ from fencepost.testing import fault
 from fencepost.tools import OnStop
 
 if TYPE_CHECKING:
+    from fencepost.app import App
     from fencepost.doorbell import Doorbell
     from fencepost.office import Office, Repair, Repaired
 
@@ -69,18 +71,27 @@ class Enqueued:
 class Client:
     """A connection to the ledger, opened when it is needed. Close it, or use it as a context manager.
 
-    `dsn` defaults to FENCEPOST_DSN; a producer's login is enough to enqueue and look, `cancel` and `repair`
-    need an operator's. With `redis_url` (FENCEPOST_REDIS_URL) the relay is woken after each commit; else it
-    looks within a quarter of a second. Safe for many threads. Raises `Unreachable`, and `UsageError` for a
+    `dsn` defaults to FENCEPOST_DSN; a producer's login is enough to enqueue and look, `cancel`, `repair`,
+    `approve` and `deny` need an operator's. Who may approve is said by the policy that is published for the
+    tenant, else by `app`. With `redis_url` (FENCEPOST_REDIS_URL) the relay is woken after each commit; else
+    it looks within a quarter of a second. Safe for many threads. Raises `Unreachable`, and `UsageError` for a
     wrong login.
     """
 
-    def __init__(self, dsn: str | None = None, redis_url: str | None = None, *, pool_size: int = 4) -> None:
+    def __init__(
+        self,
+        dsn: str | None = None,
+        redis_url: str | None = None,
+        *,
+        pool_size: int = 4,
+        app: App | None = None,
+    ) -> None:
         given = {"dsn": dsn, "redis_url": redis_url}
         settings = load_settings(**{name: value for name, value in given.items() if value is not None})
         settings.need("dsn")
         self._dsn = settings.dsn
         self._bell = _doorbell(settings.redis_url)
+        self._app = app
         self._by_two = settings.repair_by_two
         self._confirm_within = timedelta(seconds=settings.repair_confirm_s)
         self._pool = Pool(self._dsn, "fencepost client", pool_size)
@@ -167,6 +178,31 @@ class Client:
             raise FencepostError(f"run {info.run_id} has ended {info.status}: there is nothing to cancel")
         return info
 
+    def approvals(
+        self, *, tenant: str | None = None, run: UUID | str | None = None, limit: int = 100
+    ) -> list[Waiting]:
+        """The calls that wait for an approval, what expires first in front; takes a reader's login."""
+        run_id = None if run is None else _as_id(run)
+        with self._connection() as connection:
+            return waiting(connection, tenant=tenant, run=run_id, limit=limit)
+
+    def approve(self, call_id: UUID | str, by: str, reason: str, *, seen: int | None = None) -> str:
+        """Approve exactly what was asked about this call; the state it is in then, and nobody need wait.
+
+        INTENT_RECORDED: it is due now, and its claim judges everything again; AWAITING_APPROVAL: another
+        person has to approve it as well, under another login. `by` is a principal of the tenant; `seen` the
+        call's version this was decided on, and refuses it if the call has changed since. The same word again
+        changes nothing. FencepostError, saying why, where that is refused; an operator's login.
+        """
+        return self._office.decide(_as_id(call_id), by, reason, approve=True, seen=seen)
+
+    def deny(self, call_id: UUID | str, by: str, reason: str, *, seen: int | None = None) -> str:
+        """Deny what was asked about this call, for good: it is REJECTED, and its planner told so.
+
+        As `approve`; one person's denial is enough, and stops a run that requires the call.
+        """
+        return self._office.decide(_as_id(call_id), by, reason, approve=False, seen=seen)
+
     def repair(
         self,
         call_id: UUID | str,
@@ -236,8 +272,8 @@ class Client:
     def _office(self) -> Office:
         from fencepost.office import Office  # a producer need not load what decides
 
-        within = self._confirm_within
-        return Office(self._pool, self._dsn, self._ring, by_two=self._by_two, confirm_within=within)
+        within, ring = self._confirm_within, self._ring
+        return Office(self._pool, self._dsn, ring, by_two=self._by_two, confirm_within=within, app=self._app)
 
     def _ring(self) -> None:
         if self._bell is not None:

@@ -1,4 +1,4 @@
-"""A person's decisions on the ledger: the write path of `cancel` and `repair`, one by one or many at once."""
+"""A person's decisions on the ledger: the write path of `cancel`, `repair` and approvals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from uuid import UUID
 import psycopg
 
 from fencepost import commands
-from fencepost.authority import AllowList
+from fencepost.app import App
+from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+from fencepost.authority.decisions import UNKNOWN_POLICY, Approver
+from fencepost.authority.inforce import Engines
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.decide.fold import Known
@@ -63,8 +66,31 @@ class Repaired:
     why: str | None = None
 
 
+class Nobody:
+    """The authority of an office that was told of no application: it lets nobody do or approve anything."""
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        """A denial."""
+        return self._no(request)
+
+    def may_approve(
+        self,
+        request: AuthorizationRequest,
+        approver: Approver,  # noqa: ARG002 - the port's
+    ) -> AuthorizationDecision:
+        """A denial."""
+        return self._no(request)
+
+    @staticmethod
+    def _no(request: AuthorizationRequest) -> AuthorizationDecision:
+        where = sanitize(request.tenant, 80)
+        why = f"no policy is published for tenant {where}, so the application says who may"
+        how = "name it: --app, FENCEPOST_APP or Client(app=...)"
+        return AuthorizationDecision(False, f"{why}; {how}", UNKNOWN_POLICY, (), "policy_error")
+
+
 class Office:
-    """Decides with an operator's login; it need not know tools, planners or policies.
+    """Decides with an operator's login. Who may approve, the policy in force says, or else `app`.
 
     `by_two`, or the ledger's own rule, has it only ask for decisions on calls that need repair: another login
     confirms them, within `confirm_within`.
@@ -78,6 +104,7 @@ class Office:
         *,
         by_two: bool = False,
         confirm_within: timedelta = timedelta(hours=1),
+        app: App | None = None,
     ) -> None:
         self._pool = pool
         self._by_two = by_two
@@ -86,7 +113,8 @@ class Office:
         known = Known(
             tool=lambda _name, _version: None,
             planner=lambda _name, _version: False,
-            authority=AllowList(()),
+            authority=app.authority if app is not None else Nobody(),
+            engines=Engines() if app is None or app.governed else None,
         )
         self._ledger = Ledger(pool, known, ring=ring)
         self._login: str | None = None
@@ -106,6 +134,37 @@ class Office:
         if isinstance(answer, commands.Denied | commands.Broken):
             raise FencepostError(answer.why)
         return not isinstance(answer, commands.Gone)
+
+    def decide(self, call: UUID, by: str, reason: str, *, approve: bool, seen: int | None = None) -> str:
+        """Approve what was asked about a call, or deny it; the state it is in then.
+
+        NotFound for no such call, FencepostError, saying why, where this person cannot decide it now.
+        """
+        by, reason = words("by", by), words("reason", reason)
+        try:
+            with self._pool.reading() as connection:
+                login, _ = _login(connection)
+                found = connection.execute(_CALLS, [[call]]).fetchone()
+        except psycopg.Error as error:
+            raise explained(error, self._dsn) from error
+        if found is None:
+            raise NotFound(f"there is no call {call}")
+        command = commands.DecideApproval(
+            id=uuid7(),
+            tenant=found[1],
+            run=found[2],
+            call=call,
+            approve=approve,
+            by=by,
+            login=login,
+            reason=reason,
+            seen=seen,
+        )
+        (answer,) = self.apply([command])
+        if isinstance(answer, commands.Done):
+            return answer.state
+        why = answer.why if isinstance(answer, commands.Denied | commands.Broken) else f"it is {found[3]}"
+        raise FencepostError(f"call {call}: {why}")
 
     def repair(self, repairs: Iterable[Repair]) -> Iterator[Repaired]:
         """Decide each, by compare-and-set; an outcome for each, in order.

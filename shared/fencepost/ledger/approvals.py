@@ -1,0 +1,73 @@
+"""What persons are asked to approve, as it stands. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost.approvals import Approval, read
+from fencepost.ledger.connect import Connection
+
+_WHAT: Final = """
+SELECT c.tenant, c.run, r.run_key, r.principal, c.id, c.label, c.tool, c.tool_version, c.state, c.version,
+       c.arguments, c.arguments_hash, c.attempts, c.compensates IS NOT NULL, r.deadline, c.approval,
+       (SELECT concat_ws(' ', e.type, k.tool, k.id) FROM fencepost.events e
+        LEFT JOIN fencepost.calls k ON k.id = e.call AND k.tenant = e.tenant
+        WHERE e.run = r.id AND e.tenant = r.tenant AND e.seq = r.tainted)
+FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
+"""
+# Written so that the partial index over open and doubtful calls serves it.
+_WAITING: Final = f"""{_WHAT}
+WHERE c.live AND c.state = 'AWAITING_APPROVAL'
+  AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL) AND (c.run = %(run)s OR %(run)s::uuid IS NULL)
+ORDER BY c.approval::json #>> '{{asked,expires_at}}', c.tenant, c.id LIMIT %(limit)s
+"""
+_ONE: Final = f"{_WHAT} WHERE c.tenant = %(tenant)s AND c.id = %(call)s"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A call about which persons were asked. `version` changes with it: a decision can name the one it was
+    made on. `tainted` says which event of its run first brought what nobody vouches for, if one did.
+    """
+
+    tenant: str
+    run: UUID
+    run_key: str
+    principal: str
+    call: UUID
+    label: str
+    tool: str
+    tool_version: int
+    state: str
+    version: int
+    arguments: str
+    arguments_hash: str
+    attempts: int
+    compensates: bool
+    deadline: datetime
+    approval: Approval
+    tainted: str | None
+
+
+def waiting(
+    connection: Connection, *, tenant: str | None = None, run: UUID | None = None, limit: int = 100
+) -> list[Waiting]:
+    """The calls that wait for an approval, what expires first in front."""
+    found = connection.execute(_WAITING, {"tenant": tenant, "run": run, "limit": limit})
+    return [made for row in found if (made := _made(row)) is not None]
+
+
+def asked(connection: Connection, tenant: str, call: UUID) -> Waiting | None:
+    """What was asked about this call last, wherever it stands now; None if nobody was ever asked."""
+    row = connection.execute(_ONE, {"tenant": tenant, "call": call}).fetchone()
+    return _made(row) if row is not None else None
+
+
+def _made(row: Sequence[Any]) -> Waiting | None:
+    *plain, text, tainted = row
+    approval = read(text)
+    return Waiting(*plain, approval, tainted) if approval is not None else None
