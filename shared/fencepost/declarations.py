@@ -11,6 +11,7 @@ from fencepost.authority import Grant
 from fencepost.contracts import Effect
 from fencepost.contracts.carriers import Place
 from fencepost.errors import NotApplied, UsageError
+from fencepost.secrets import NAMES_A_SECRET
 from fencepost.tools import Attempt, LookupResult, Proposal, Request, Response, Tool
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -150,7 +151,9 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
 
 def _model_problems(tool: Tool) -> Iterator[str]:
     try:
-        tool.arguments.model_json_schema()
+        named = NAMES_A_SECRET in str(tool.arguments.model_json_schema())
+        if named and not tool.secrets:
+            yield "has an argument that names a secret; say which it may name, as secrets=['mailbox/*']"
     except Exception as error:  # noqa: BLE001 - whatever a model breaks with is a problem to report
         yield f"the argument model has no JSON schema ({type(error).__name__}); planners could not be told it"
     for name, info in tool.arguments.model_fields.items():

@@ -32,9 +32,11 @@ WIRE: Final = "fencepost.wire"
 PLACEHOLDER: Final = re.compile(r"fencepost-secret-[0-9a-f]{48}")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]*(?:/[A-Za-z0-9][A-Za-z0-9_.@-]*)*", re.ASCII)
+NAMES_A_SECRET: Final = "a secret, by its name"  # noqa: S105 - no password
+"""How the JSON Schema of an argument says so."""
 _SCHEMA: Final = {
     "type": "object",
-    "description": "a secret, by its name",
+    "description": NAMES_A_SECRET,
     "properties": {"secret": {"type": "string", "maxLength": MAX_NAME}},
     "required": ["secret"],
     "additionalProperties": False,
@@ -145,6 +147,9 @@ class Secret:
 
     def __repr__(self) -> str:
         return f"Secret({self.name!r}, ***)"
+
+    def __format__(self, _spec: str) -> str:
+        return "***"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Secret) and hmac.compare_digest(

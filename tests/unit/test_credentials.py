@@ -81,3 +81,24 @@ def test_answers_and_outcomes_are_cleaned_whole(credentials: Credentials) -> Non
     assert credentials.hide_outcome(Unsure("c", SECRET)) == Unsure("c", "***")
     refused = Refused("c", SECRET, retryable=True, final_answer_stored=True)
     assert credentials.hide_outcome(refused) == Refused("c", "***", retryable=True, final_answer_stored=True)
+
+
+def test_a_secret_of_the_arguments_is_hidden_in_base64_too_wherever_it_begins() -> None:
+    hiding = Credentials.of(DependencySpec("d"), (SECRET,))
+    for before in ("", "a", "ab", "clerk:"):
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            echo = encode(f"{before}{SECRET} and more".encode()).decode()
+            assert "***" in hiding.hide(f"Basic {echo}")
+            assert "***" in hiding.hide(json.dumps(echo).replace("/", "\\/"))
+            left = hiding.hide(echo).split("***")
+            assert all(part in echo for part in left)
+            assert sum(map(len, left)) < 32  # of what stands around it, and an edge of it
+    assert hiding.hide("nothing of it") == "nothing of it"
+    assert SECRET not in repr(hiding)
+
+
+def test_the_lines_of_a_key_are_hidden_by_themselves() -> None:
+    key = "-----BEGIN KEY-----\nMIIEvQIBADANBgkqhkiG9w0\nBAQEFAASCBKcwggSj\n-----END KEY-----\n"
+    hiding = Credentials.of(DependencySpec("d"), (key,))
+    assert hiding.hide("it holds BAQEFAASCBKcwggSj in a line") == "it holds *** in a line"
+    assert hiding.hide(json.dumps({"key": key})) == '{"key": "***"}'

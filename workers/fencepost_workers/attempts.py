@@ -94,7 +94,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         headers = tool.dependency.sent_headers()
         allowed = tool.dependency.outbound() if tool.kind == "http" else Outbound()
         args = tool.read_arguments(order.call.arguments)
-        secrets = await secrets_of(role, tool, args, order.call.tenant, held.remaining(order.timeout))
+        secrets = await secrets_of(role, tool, args, order.call, held.remaining(order.timeout))
         stored = _wired(order.call, secrets) if tool.kind == "http" else None
         credentials = Credentials.of(tool.dependency, secrets.values)
         redaction.learn(credentials)
@@ -139,13 +139,13 @@ async def _filed(role: Role, evidence: c.FileEvidence) -> None:
         log.exception("%s: a late answer could not be filed as evidence", role.queue)
 
 
-async def secrets_of(role: Role, tool: Tool, args: BaseModel, tenant: str, seconds: float) -> Resolved:
-    """The secrets these arguments name, within so many seconds; SecretUnavailable."""
-    if not tool.secrets:
+async def secrets_of(role: Role, tool: Tool, args: BaseModel, call: Call, seconds: float) -> Resolved:
+    """The secrets a call's arguments name, within so many seconds; SecretUnavailable."""
+    if not tool.secrets and '"secret"' not in call.arguments:
         return NONE
     worker = role.worker
     resolver = worker.app.resolver or files_and_variables(worker.settings.secrets_dir)
-    return await resolve(tool, args, tenant, resolver, worker.executor, seconds)
+    return await resolve(tool, args, call.tenant, resolver, worker.executor, seconds)
 
 
 def _wired(call: Call, secrets: Resolved) -> StoredRequest:

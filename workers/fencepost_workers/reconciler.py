@@ -75,7 +75,7 @@ class Reconciler(Role):
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")
             headers = tool.dependency.sent_headers()
-            secrets = await secrets_of(self, tool, args, call.tenant, held.remaining(order.timeout))
+            secrets = await secrets_of(self, tool, args, call, held.remaining(order.timeout))
             credentials = Credentials.of(tool.dependency, secrets.values)
             redaction.learn(credentials)
             asked = secrets.put(question)

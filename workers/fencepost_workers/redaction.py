@@ -51,7 +51,8 @@ class Redaction:
         try:
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - logging would print the arguments to say so
-            message = f"{record.msg} (its arguments do not fit)"
+            record.msg, record.args = f"{record.msg} (its arguments do not fit)", None
+            message = record.msg
         hidden = self.hide(message)
         if hidden != message:
             record.msg, record.args = hidden, None

@@ -26,6 +26,8 @@ LEAST_CHARS: Final = 6
 _LEAST_PART: Final = 12
 """Characters of a part of a secret that is hidden by itself."""
 _URLSAFE: Final = str.maketrans("+/", "-_")
+_SHORT: Final = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r"}
+"""What JSON escapes with a letter."""
 _TELLING: Final = re.compile(
     r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
 )
@@ -38,6 +40,9 @@ class Credentials:
         self._encoded = frozenset(encoded)
         told = {value for value in values if len(value) >= LEAST_CHARS} | self._encoded
         self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
+
+    def __repr__(self) -> str:
+        return f"<{len(self._values)} credentials>"
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -141,4 +146,5 @@ def _loose(char: str) -> str:
     if not char.isascii():
         return re.escape(char)
     code, slash = f"{ord(char):02x}", "" if char.isalnum() else r"\\?"
-    return rf"(?:{slash}{re.escape(char)}|(?i:\\u00{code}|%{code}))"
+    short = rf"|\\{_SHORT[char]}" if char in _SHORT else ""
+    return rf"(?:{slash}{re.escape(char)}{short}|(?i:\\u00{code}|%{code}))"

@@ -124,30 +124,30 @@ async def resolve(
         asking.cancel()
         raise SecretUnavailable(f"the secrets {', '.join(sorted(refs))} were not resolved in time")
     handed = asking.result()
+    if isinstance(handed, str):
+        raise SecretUnavailable(handed)
     return Resolved(handed, {ref.placeholder: name for name, ref in refs.items()})
 
 
-def _ask(resolver: Resolver, tenant: str, names: list[str]) -> dict[str, Secret]:
-    return {name: Secret(name, _asked(resolver, tenant, name)) for name in names}
-
-
-def _asked(resolver: Resolver, tenant: str, name: str) -> str:
-    try:
-        value: object = resolver(tenant, name)
-    except UsageError as error:  # a sentence of ours, which never holds a value
-        raise SecretUnavailable(f"the secret {name} could not be read: {error}") from None
-    except Exception as error:  # noqa: BLE001 - what it says may hold a value
-        raise SecretUnavailable(f"the secret {name} could not be resolved: {type(error).__name__}") from None
-    if value is None:
-        raise SecretUnavailable(f"this tenant has no secret {name}")
-    if not isinstance(value, str):
-        raise SecretUnavailable(f"the secret {name} is {type(value).__name__}, not text")
-    if not LEAST_CHARS <= len(value) <= MAX_CHARS:
-        raise SecretUnavailable(
-            f"the secret {name} has less than {LEAST_CHARS} or more than {MAX_CHARS} characters: "
-            "it could not be hidden in what comes back"
-        )
-    return value
+def _ask(resolver: Resolver, tenant: str, names: list[str]) -> dict[str, Secret] | str:
+    """The secrets, or why there are none: a sentence, since an error would carry values in its frames."""
+    found: dict[str, Secret] = {}
+    for name in names:
+        try:
+            value: object = resolver(tenant, name)
+        except UsageError as error:  # a sentence of ours, which never holds a value
+            return f"the secret {name} could not be read: {error}"
+        except BaseException as error:  # noqa: BLE001 - what it says may hold a value
+            return f"the secret {name} could not be resolved: {type(error).__name__}"
+        if value is None:
+            return f"this tenant has no secret {name}"
+        if not isinstance(value, str):
+            return f"the secret {name} is {type(value).__name__}, not text"
+        if not LEAST_CHARS <= len(value) <= MAX_CHARS:
+            bounds = f"less than {LEAST_CHARS} or more than {MAX_CHARS} characters"
+            return f"the secret {name} has {bounds}: it could not be hidden in what comes back"
+        found[name] = Secret(name, value)
+    return found
 
 
 def files_and_variables(folder: str) -> Resolver:

@@ -1,0 +1,391 @@
+"""A secret is a name until its attempt begins, and then it is shown nowhere."""
+
+import asyncio
+import copy
+import json
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import pytest
+from pydantic import BaseModel
+
+from fencepost import App, Effect, Request
+from fencepost.errors import NotApplied, UsageError
+from fencepost.outcomes import MAX_RESULT_CHARS, Applied, Outcome, result_text
+from fencepost.proposals import Rejected, Validated, validate
+from fencepost.secrets import PLACEHOLDER, Resolver, Secret, SecretRef
+from fencepost.tools import Attempt, Proposal, StoredRequest, Tool
+from fencepost.wire import fingerprint
+from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools.python import run_python
+from fencepost_workers.tools.secrets import Resolved, SecretUnavailable, files_and_variables, resolve
+
+VALUE = 'c4n/ry"+<x> =='
+
+
+class Login(BaseModel):
+    user: str
+    password: SecretRef
+    memo: str = ""
+
+
+def made_app(*, secrets: tuple[str, ...] = ("mailbox/*",)) -> App:
+    app = App("vault")
+    post = app.dependency("post", "http://127.0.0.1:9")
+
+    @post.http("post.login", effect=Effect.READ, secrets=secrets)
+    def login(args: Login) -> Request:
+        return Request.post(
+            "/login",
+            json={"user": args.user, "password": args.password, "memo": args.memo},
+            query={"token": args.password},
+            headers={"Authorization": f"Bearer {args.password}", "X-Memo": args.memo},
+        )
+
+    @app.python("local.login", effect=Effect.READ, secrets=secrets)
+    def local(args: Login, attempt: Attempt) -> str:
+        return attempt.secret(args.password).reveal()
+
+    app.allow("svc:*", tools=["post.login", "local.login"])
+    return app
+
+
+TOOL = made_app().tool("post.login")
+
+
+def checked(arguments: Any, tool: Tool = TOOL) -> Validated | Rejected:
+    return validate(
+        Proposal(tool.name, arguments), tools={tool.name: tool}, tenant="shop", run_id="r", turn=1, ordinal=0
+    )
+
+
+def arguments(name: str = "mailbox/anna", memo: str = "") -> str:
+    found = checked({"user": "anna", "password": {"secret": name}, "memo": memo})
+    assert isinstance(found, Validated), found
+    return found.arguments
+
+
+def resolved(text: str, resolver: Resolver = lambda _tenant, _name: VALUE, tool: Tool = TOOL) -> Resolved:
+    args = tool.read_arguments(text)
+    with ThreadPoolExecutor(1) as pool:
+        return asyncio.run(resolve(tool, args, "shop", resolver, pool, 10))
+
+
+def stored(text: str) -> StoredRequest:
+    return StoredRequest.from_text(TOOL.stored_request(TOOL.read_arguments(text)).to_text())
+
+
+# the reference
+
+
+def test_arguments_hold_the_name_and_nothing_else() -> None:
+    assert arguments() == '{"memo":"","password":{"secret":"mailbox/anna"},"user":"anna"}'
+    ref = TOOL.read_arguments(arguments()).password  # type: ignore[attr-defined]
+    assert repr(ref) == "SecretRef('mailbox/anna')"
+    assert ref == SecretRef("mailbox/anna")
+    assert {ref: 1}[SecretRef("mailbox/anna")] == 1
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "hunter2hunter2",
+        {"secret": "../other/anna"},
+        {"secret": "mailbox/../x"},
+        {"secret": "/mailbox/anna"},
+        {"secret": "mailbox//anna"},
+        {"secret": "mailbox/.hidden"},
+        {"secret": ""},
+        {"secret": "m" * 201},
+        {"secret": 7},
+        {"secret": "mailbox/anna", "value": "hunter2hunter2"},
+        {"value": "hunter2hunter2"},
+        None,
+    ],
+)
+def test_what_is_no_name_is_refused_and_not_quoted_by_us(given: Any) -> None:
+    found = checked({"user": "anna", "password": given})
+    assert isinstance(found, Rejected)
+    assert (found.step, found.code) == (3, "secret")
+    assert "hunter2" not in found.message
+
+
+@pytest.mark.parametrize("name", ["mailboxes/anna", "mailbox", "card/1", "Mailbox/anna"])
+def test_a_secret_the_tool_is_not_declared_to_use_is_refused_at_step_4(name: str) -> None:
+    found = checked({"user": "anna", "password": {"secret": name}})
+    assert isinstance(found, Rejected)
+    assert (found.step, found.code) == (4, "secret")
+
+
+def test_an_app_says_which_secrets_a_tool_may_name() -> None:
+    assert made_app().check() == []
+    problems = made_app(secrets=()).check()
+    assert len(problems) == 2
+    assert all("say which it may name" in problem for problem in problems)
+    with pytest.raises(UsageError, match="list of names"):
+        made_app(secrets="mailbox/*")  # type: ignore[arg-type]
+    app = made_app()
+    app.secrets(lambda _tenant, _name: None)
+    with pytest.raises(UsageError, match="two functions"):
+        app.secrets(lambda _tenant, _name: None)
+    other = made_app(secrets=("mailbox/anna",)).tool("post.login")
+    assert other.definition_digest != TOOL.definition_digest
+
+
+# the stored request
+
+
+def test_the_stored_request_holds_placeholders_and_the_fingerprint_covers_the_name() -> None:
+    one, other = stored(arguments()), stored(arguments("mailbox/bob"))
+    placeholder = PLACEHOLDER.findall(one.target)[0]
+    assert one.to_text() == stored(arguments()).to_text()
+    assert placeholder in one.body.decode()
+    assert ("Authorization", f"Bearer {placeholder}") in one.headers
+    assert VALUE not in one.to_text()
+    prints = {fingerprint("shop", "post/default", "post.login", 1, one.to_text()) for one in (one, other)}
+    assert len(prints) == 2
+
+
+def test_a_header_of_authentication_still_has_to_be_a_placeholder() -> None:
+    with pytest.raises(ValueError, match="SecretRef"):
+        Request.get("/x", headers={"Authorization": "Bearer abc"})
+    with pytest.raises(TypeError, match="not JSON"):
+        Request.post("/x", json={"a": object()})
+
+
+def test_a_model_as_a_body_has_placeholders_too() -> None:
+    args = TOOL.read_arguments(arguments())
+    body = json.loads(Request.post("/x", json=args).body)
+    assert PLACEHOLDER.fullmatch(body["password"])
+    assert Proposal("post.login", args).arguments["password"] == {"secret": "mailbox/anna"}  # type: ignore[index]
+
+
+def test_no_text_of_the_arguments_is_the_placeholder_of_a_secret() -> None:
+    plain = PLACEHOLDER.findall(stored(arguments()).target)[0]
+    forged = arguments(memo=plain)  # the placeholder of these arguments without the memo
+    with pytest.raises(SecretUnavailable, match="no secret of its arguments"):
+        resolved(forged).put(stored(forged))
+    unbound = SecretRef("mailbox/anna").placeholder
+    with pytest.raises(SecretUnavailable):
+        resolved(arguments(memo=unbound)).put(stored(arguments(memo=unbound)))
+
+
+# on the wire
+
+
+def test_the_value_is_put_where_its_placeholder_was_as_its_place_demands() -> None:
+    wired = resolved(arguments()).put(stored(arguments()))
+    assert json.loads(wired.body) == {"user": "anna", "password": VALUE, "memo": ""}
+    assert wired.target == f"http://127.0.0.1:9/login?token={quote(VALUE, safe='')}"
+    assert ("Authorization", f"Bearer {VALUE}") in wired.headers
+    assert PLACEHOLDER.search(wired.to_text()) is None
+    assert VALUE not in repr(wired)
+    assert wired.digest == ""
+
+
+def test_forms_and_plain_bodies_are_written_as_they_are_read() -> None:
+    args = TOOL.read_arguments(arguments())
+    ref = str(args.password)  # type: ignore[attr-defined]
+    form = StoredRequest(
+        "POST",
+        "http://h/x",
+        (("content-type", "application/x-www-form-urlencoded"),),
+        urlencode({"p": ref}).encode() + b"&raw=%ff",
+    )
+    plain = StoredRequest("POST", "http://h/x", (), b"\xff" + ref.encode())
+    values = resolved(arguments())
+    assert values.put(form).body == b"p=" + quote(VALUE, safe="").encode() + b"&raw=%ff"
+    assert values.put(plain).body == b"\xff" + VALUE.encode()
+    untouched = StoredRequest("GET", "http://h/x")
+    assert values.put(untouched) is untouched
+
+
+def test_a_value_that_a_header_cannot_hold_is_refused_without_quoting_it() -> None:
+    for wrong in ("hunter2\nhunter2", "pässwörd-pässwörd"):
+        values = resolved(arguments(), lambda _tenant, _name, wrong=wrong: wrong)  # type: ignore[misc]
+        with pytest.raises(SecretUnavailable, match="a header cannot hold") as caught:
+            values.put(stored(arguments()))
+        assert wrong not in str(caught.value)
+
+
+# resolving
+
+
+def quoting(_tenant: str, _name: str) -> str:
+    raise RuntimeError(f"401 for token {VALUE}")
+
+
+@pytest.mark.parametrize(
+    ("resolver", "says"),
+    [
+        (lambda _tenant, _name: None, "this tenant has no secret mailbox/anna"),
+        (lambda _tenant, _name: "abc", "less than 6"),
+        (lambda _tenant, _name: "x" * 70_000, "more than 65536"),
+        (lambda _tenant, _name: b"bytes-bytes", "is bytes"),
+        (quoting, "RuntimeError"),
+    ],
+)
+def test_what_cannot_be_resolved_is_refused_without_a_value(resolver: Any, says: str) -> None:
+    with pytest.raises(SecretUnavailable, match=says) as caught:
+        resolved(arguments(), resolver)
+    assert VALUE not in str(caught.value)
+    assert caught.value.__context__ is None
+
+
+def test_a_resolver_that_is_slow_is_not_waited_for() -> None:
+    gate = threading.Event()
+
+    def slow(_tenant: str, _name: str) -> str:
+        gate.wait(30)
+        return VALUE
+
+    async def asked() -> None:
+        with ThreadPoolExecutor(1) as pool:
+            try:
+                await resolve(TOOL, TOOL.read_arguments(arguments()), "shop", slow, pool, 0.01)
+            finally:
+                gate.set()
+
+    with pytest.raises(SecretUnavailable, match="not resolved in time"):
+        asyncio.run(asked())
+
+
+def test_a_name_the_tool_may_not_use_any_more_is_not_resolved() -> None:
+    narrowed = made_app(secrets=("mailbox/bob",)).tool("post.login")
+    asked: list[str] = []
+    with pytest.raises(SecretUnavailable, match="not declared"):
+        resolved(arguments(), lambda _tenant, name: asked.append(name), narrowed)
+    assert asked == []
+
+
+def test_it_is_the_runs_tenant_that_is_asked_for() -> None:
+    asked: list[tuple[str, str]] = []
+
+    def resolver(tenant: str, name: str) -> str:
+        asked.append((tenant, name))
+        return VALUE
+
+    assert resolved(arguments(), resolver).handed["mailbox/anna"].reveal() == VALUE
+    assert asked == [("shop", "mailbox/anna")]
+
+
+# files and variables
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "shop" / "mailbox").mkdir(parents=True)
+    (tmp_path / "shop" / "mailbox" / "anna").write_text(VALUE + "\n")
+    return tmp_path
+
+
+def test_a_secret_is_a_file_of_its_tenant(folder: Path) -> None:
+    resolver = files_and_variables(str(folder))
+    assert resolver("shop", "mailbox/anna") == VALUE
+    assert resolver("shop", "mailbox/bob") is None
+    assert resolver("other", "mailbox/anna") is None
+
+
+@pytest.mark.parametrize("tenant", ["shop/mailbox", "..", "../shop", "other/../shop", ".", "shop%2Fmailbox"])
+def test_no_tenant_reaches_anothers_files(folder: Path, tenant: str) -> None:
+    nested = files_and_variables(str(folder / "shop"))
+    resolver = files_and_variables(str(folder))
+    assert resolver(tenant, "anna") is None
+    assert resolver(tenant, "mailbox/anna") is None
+    assert nested(tenant, "mailbox/anna") is None
+
+
+def test_a_link_out_of_the_folder_is_not_followed(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside") / "key"
+    outside.write_text("outside-outside")
+    (folder / "shop" / "out").symlink_to(outside)
+    (folder / "shop" / "in").symlink_to("mailbox/anna")  # as containers' secrets are mounted
+    resolver = files_and_variables(str(folder))
+    assert resolver("shop", "in") == VALUE
+    with pytest.raises(UsageError, match="outside"):
+        resolver("shop", "out")
+    with pytest.raises(UsageError, match="no file"):
+        resolver("shop", "mailbox")
+    (folder / "shop" / "binary").write_bytes(b"\xff\xfe-secret")
+    with pytest.raises(UsageError, match="UTF-8"):
+        resolver("shop", "binary")
+
+
+def test_a_secret_may_be_a_variable_whose_name_is_like_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FENCEPOST_SECRET_shop__mailbox_2Fanna", VALUE)
+    resolver = files_and_variables("")
+    assert resolver("shop", "mailbox/anna") == VALUE
+    for tenant, name in (("shop", "mailbox_anna"), ("shop", "mailbox_2Fanna"), ("shop__mailbox", "anna")):
+        assert resolver(tenant, name) is None
+
+
+# what a Python tool is handed
+
+
+def test_a_resolved_value_is_shown_nowhere() -> None:
+    secret = Secret("mailbox/anna", VALUE)
+    shown = f"{secret} {secret!r} {[secret]} {secret:>20} %s" % secret
+    assert VALUE not in shown
+    assert VALUE not in result_text({"secret": secret})
+    with pytest.raises(TypeError):
+        json.dumps(secret)
+    for copied in (pickle.dumps, copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="not pickled or copied"):
+            copied(secret)
+    with pytest.raises(TypeError):
+        hash(secret)
+    assert secret == Secret("other", VALUE)
+    assert secret != Secret("mailbox/anna", "another")
+    assert secret != VALUE
+    assert secret.reveal() == VALUE
+
+
+def test_an_attempt_gives_only_its_own_secrets() -> None:
+    attempt = Attempt("r", "c", 1, "k", None, lambda: 1, secrets={"a": Secret("a", VALUE)})  # type: ignore[arg-type]
+    assert attempt.secret(SecretRef("a")).reveal() == VALUE
+    assert VALUE not in repr(attempt)
+    with pytest.raises(UsageError, match="not one that"):
+        attempt.secret(SecretRef("b"))
+
+
+# what comes back
+
+
+@pytest.mark.parametrize("then", ["raise", "refuse", "give back", "return", "long"])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_a_python_tools_words_are_cleaned_before_they_are_cut(then: str, awaited: bool) -> None:
+    """A value across the cut would leave half of itself."""
+    hiding = Credentials.of(TOOL.dependency, (VALUE,))
+    crossing = "x" * 495 + VALUE
+
+    def act(_args: Login, attempt: Attempt) -> object:
+        if then == "raise":
+            raise RuntimeError(crossing)
+        if then == "refuse":
+            raise NotApplied("no", crossing)
+        if then == "give back":
+            return NotApplied("no", crossing)
+        return "y" * 997 + VALUE + "z" * (MAX_RESULT_CHARS if then == "long" else 0)
+
+    async def wait(args: Login, attempt: Attempt) -> object:
+        return act(args, attempt)
+
+    tool = replace(made_app().tool("local.login"), function=wait if awaited else act)
+    attempt = Attempt("r", "c", 1, "k", datetime(2026, 1, 2, tzinfo=UTC), lambda: 30)
+
+    async def run() -> Outcome:
+        with ThreadPoolExecutor(1) as pool:
+            return await run_python(tool, tool.read_arguments(arguments()), attempt, pool, None, hiding.hide)
+
+    outcome = asyncio.run(run())
+    text = outcome.result_json_text if isinstance(outcome, Applied) else outcome.message
+    assert VALUE[:3] not in text
+    assert "**" in text
