@@ -4,7 +4,8 @@ A tool that taints (`Tool.taints`) brings text that somebody else may have writt
 Every event that ends such a call, or gives it an error, carries `untrusted`; the first of them taints the
 run, and nothing ever clears that. Errors count as well: what a planner is told of a failure is the
 downstream's words, and steers a model as an answer does. A tool that is vouched for (`untrusted=False`, or a
-`returns` model) taints neither by its result nor by its errors: whoever declares it so answers for both.
+`returns` model) taints neither by its result nor by its errors: whoever declares it so answers for both. What
+a person says of a call is that person's word; a result it brings back tainted when it was recorded.
 
 A taint says where words came from and nothing of what they are; what it means is the policy's (step 6).
 """

@@ -29,7 +29,6 @@ from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CALL_UNSENT, RUN_ENDS, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
-from fencepost.taint import UNTRUSTED, brought
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -101,9 +100,6 @@ def _decide(fold: Fold, call: Call, command: DecideRepair, more: dict[str, Any])
         **({"compensate": True} if offset else {}),
         **more,
     }
-    if call.result is not None and body["to"] == C.SUCCEEDED:  # brought by a tool this office need not know
-        tool = fold.known.tool(call.tool, call.tool_version)
-        body |= {UNTRUSTED: True} if tool is None else brought(tool)
     if command.decision == C.UNKNOWN:
         body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, ASK_AGAIN_FOR))
     fold.emit(E.REPAIR_DECIDED, body, call=call.id)
