@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypedDict
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -94,6 +94,19 @@ class Allowance(BaseModel):
             return None, None
         since = EPOCH + (now - EPOCH) // self.window * self.window
         return since, since + self.window
+
+
+class AllowanceOptions(TypedDict, total=False):
+    """What an application says of an allowance beside its id; meanings and defaults as in `Allowance`."""
+
+    tenant: str
+    principal: str
+    tool: str
+    resource: str | None
+    per: Sequence[Part]
+    window: timedelta | None
+    count: int | None
+    spend: Money | None
 
 
 def read(declared: Iterable[Mapping[str, Any] | Allowance]) -> tuple[Allowance, ...]:

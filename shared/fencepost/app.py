@@ -13,6 +13,7 @@ from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
+from fencepost.allowances import Allowance, AllowanceOptions, read
 from fencepost.authority import AllowList, Authority, Grant
 from fencepost.books import BookReader
 from fencepost.contracts import Contract, Effect
@@ -210,6 +211,7 @@ class App:
         self._planners: dict[tuple[str, int], PlannerSpec] = {}
         self.books: dict[str, BookReader] = {}
         self.resolver: Resolver | None = None
+        self.allowances: tuple[Allowance, ...] = ()
 
     def dependency(
         self,
@@ -342,6 +344,14 @@ class App:
         self._grants += (
             Grant(principal, tuple(tools), tenant, approvals, tuple(approvers), within, tainted),
         )
+
+    def allowance(self, name: str, **said: Unpack[AllowanceOptions]) -> None:
+        """Limit how many calls, or how much money, are let go per window; meanings as in `Allowance`.
+
+        It holds until a policy is published for the tenant; from then those of the policy in force do. An app
+        with an authority of its own keeps these. UsageError for one that cannot be used.
+        """
+        self.allowances = read([*self.allowances, {"id": name, **said}])
 
     @property
     def authority(self) -> Authority:

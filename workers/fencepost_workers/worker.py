@@ -30,6 +30,7 @@ from fencepost_workers import forks
 from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
 from fencepost_workers.pulse import Pulse
+from fencepost_workers.signing import signer_of
 from fencepost_workers.slots import Slots, ToolThreads
 from fencepost_workers.tools.http import HttpEngine
 from fencepost_workers.watch import Watch, Watched, ask_to_end
@@ -55,6 +56,8 @@ class Worker:
         self.settings = settings
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
+        sends = role in {Queue.DISPATCHER, Queue.RECONCILER}
+        signer = signer_of(settings.signing_keys, self.app.dependencies if sends else ())
         self.pid = os.getpid()
         self.pulse = Pulses(settings, str(role), self._ttl)
         self.pool = Pool(
@@ -77,6 +80,7 @@ class Worker:
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
         self.committer = Committer(self.ledger, self.loop)
+        self.signer = signer
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
         self._releaser = Releaser(self.leases)
         self._health = HealthFile(settings.health_file)
@@ -105,6 +109,7 @@ class Worker:
             authority=app.authority,
             takeover_limit=self.settings.takeover_limit,
             limited=frozenset(tool.scope for tool in app.registry.values() if tool.dependency.limited),
+            allowances=app.allowances,
         )
 
     def _broken(self) -> str | None:

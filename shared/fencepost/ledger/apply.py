@@ -21,7 +21,7 @@ from fencepost.breaker import Health, State
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Known
 from fencepost.errors import Unreachable
-from fencepost.ledger import health
+from fencepost.ledger import allowances, health
 from fencepost.ledger.connect import Connection, Pipeline, Pool
 from fencepost.ledger.folding import Folding
 from fencepost.ledger.load import Loaded, load
@@ -115,7 +115,8 @@ class Ledger:
                 self._ill = (self._ill - loaded.dependencies.keys()) | ill
             unlocked = loaded.unlocked(batch, self._known)
             strange = self._strange(loaded) - learnt  # one that was evicted since denies, and ends the loop
-            if not unlocked and not strange:
+            ready = not unlocked and not strange
+            if ready and allowances.lock(connection, pipeline, batch, loaded, self._known):
                 return loaded
             watched |= unlocked
             connection.rollback()

@@ -15,6 +15,7 @@ from fencepost.decide import approvals, compensate, dispatch, offices, planning,
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
 from fencepost.events import Event, EventType, chain
+from fencepost.ledger.allowances import follow
 from fencepost.ledger.load import Loaded
 from fencepost.ledger.write import Writing
 from fencepost.machine import next_row
@@ -77,6 +78,7 @@ class Folding:
         self.loaded = loaded
         self.known = known
         self.writing = Writing()
+        self.writing.counters = loaded.allowances
         self.healths = {scope: held.version for scope, held in loaded.dependencies.items()}
         for key, run in loaded.runs.items():
             self.writing.versions[key] = run.seq
@@ -122,6 +124,7 @@ class Folding:
             fence_before=run.fence,
             dependencies=dict(self.loaded.dependencies),
             standing=self.loaded.standing,
+            counters=self.loaded.allowances,
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):
@@ -196,6 +199,8 @@ class Folding:
 
     def _keep_call(self, fold: Fold, call: Call, *, new: bool) -> None:
         key = (call.tenant, call.id)
+        old = self.loaded.calls[call.tenant, call.run].get(call.id)
+        follow(old, call, fold.events, self.loaded.allowances, self.writing.allowances)
         self.loaded.calls[call.tenant, call.run][call.id] = call
         if new or key in self.writing.new_calls:
             term = fold.term

@@ -1,7 +1,8 @@
 """Step 1 and 2 of `apply`: lock in a fixed order, then read in new statements (nothing read before the lock
 decides).
 
-Order of locks: runs, operations, dependencies, outbox. A run's lock covers its calls. Only the outbox row of
+Order of locks: runs, operations, dependencies, outbox (and allowances, see there). A run's lock covers its
+calls. Only the outbox row of
 a claim is taken with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one
 pipeline.
 """
@@ -16,6 +17,7 @@ from typing import Any
 from uuid import UUID
 
 from fencepost import commands as c
+from fencepost.allowances import Used
 from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.decide.fold import Known, Row
@@ -141,6 +143,8 @@ class Loaded:
     epoch: int | None = None
     """The epoch under which the ledger is held, if it is."""
     standing: Standing = EVERYBODY
+    allowances: dict[tuple[str, str], Used] = field(default_factory=dict)
+    """Counters of allowances that are locked, by tenant and key."""
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.

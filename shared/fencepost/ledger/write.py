@@ -1,7 +1,8 @@
 """Step 5 of `apply`: write what was decided, a constant number of statements for any number of changes.
 
 The order matters to the guards: events first (rows point at them), new calls under their run's live term,
-runs before calls (a run moved by a call's outcome presents that call's term), the outbox last.
+runs before calls (a run moved by a call's outcome presents that call's term), then the outbox, and last the
+counters of allowances.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from uuid import UUID
 import psycopg
 
 from fencepost import commands as c
+from fencepost.allowances import Used
 from fencepost.breaker import Health
 from fencepost.decide.fold import Presented, Row
 from fencepost.events import Event
-from fencepost.ledger import health, rows
+from fencepost.ledger import allowances, health, rows
+from fencepost.ledger.allowances import Moved
 from fencepost.ledger.connect import Connection
 from fencepost.operations import Operation
 from fencepost.subjects import Call, Run
@@ -52,6 +55,9 @@ class Writing:
     """Natural resources whose waiters go on."""
     versions: dict[Key, int] = field(default_factory=dict)
     dependencies: dict[str, Health] = field(default_factory=dict)
+    allowances: dict[tuple[str, str], Moved] = field(default_factory=dict)
+    counters: dict[tuple[str, str], Used] = field(default_factory=dict)
+    """Those whose lock is held."""
 
 
 _PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
@@ -205,6 +211,7 @@ def write(connection: Connection, batch: Writing, now: datetime) -> None:
         _write_history(connection, batch)
         _write_rows(connection, batch, now)
         _write_outbox(connection, batch, now)
+        allowances.write(connection, batch.allowances, batch.counters)
         connection.commit()
     except psycopg.errors.DivisionByZero as error:
         raise CountMismatchError("fewer rows were there to be written than were locked") from error
