@@ -41,6 +41,7 @@ COMMANDS: Final = {
     "verify": "fencepost_ops.commands.verify:verify",
     "check": "fencepost_ops.check:check",
     "tools": "fencepost_ops.commands.tools:tools",
+    "policy": "fencepost_ops.commands.policy:policy",
     "principals": "fencepost_ops.commands.principals:principals_",
     "principal": "fencepost_ops.commands.principals:principal",
     "delegations": "fencepost_ops.commands.delegations:delegations_",
@@ -56,7 +57,7 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
-    "Say who may": ("principals", "principal", "delegations", "delegate", "revoke"),
+    "Say who may": ("policy", "principals", "principal", "delegations", "delegate", "revoke"),
     "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""

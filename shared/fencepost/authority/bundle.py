@@ -4,7 +4,7 @@
     *.cedar                 the policies
     schema.cedarschema      optional: types and entities of one's own, added to the generated schema
     entities.json           optional: Cedar entities, such as the roles of principals and what roles include
-    tests/*.json            requests and the decisions expected of them (`fencepost policy test --schema`)
+    tests/*.json            requests and the decisions expected of them (see `policytests`)
 
 The published text also holds the tools the policies were checked against (names, versions, effects, shapes of
 arguments), so that a version decides alike in every process, whatever application that process has loaded. A
@@ -23,6 +23,7 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fencepost.allowances import read as read_allowances
 from fencepost.authority.policytests import PolicyTest, PolicyTestFile
 from fencepost.authority.statements import parse_span, span_text
 from fencepost.authority.vocabulary import Vocabulary
@@ -52,7 +53,7 @@ class Approval(BaseModel):
 
 
 class BundleSettings(BaseModel):
-    """`bundle.json`. An allowance is an object here; what one says is checked where allowances are kept."""
+    """`bundle.json`. What an allowance may say is `fencepost.allowances.Allowance`."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -116,6 +117,22 @@ class Bundle:
         """Names the whole content, the tools it was checked against included."""
         return digest("fencepost.policies.v1", self.value)
 
+    def files(self) -> dict[str, str]:
+        """The folder that reads as this bundle, beside the same tools."""
+        settings = BundleSettings(
+            name=self.name,
+            approval=Approval(within=span_text(self.within)),
+            allowances=[dict(one) for one in self.allowances],
+        )
+        made = {SETTINGS: _pretty(settings.model_dump(mode="json")), **self.policies}
+        if self.schema:
+            made[SCHEMA] = self.schema
+        if self.entities:
+            made[ENTITIES] = _pretty(self.value["entities"])
+        for file, tests in self.value["tests"].items():
+            made[file] = _pretty({"tests": tests})
+        return made
+
     @classmethod
     def unpack(cls, text: str) -> Bundle:
         """The bundle of a published text; UsageError for one that this installation cannot read."""
@@ -143,6 +160,10 @@ class Bundle:
             raise UsageError(f"a published policy cannot be read ({why})") from None
 
 
+def _pretty(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
 def read_bundle(files: Mapping[str, str], vocabulary: Vocabulary) -> tuple[Bundle | None, list[str]]:
     """The bundle of a folder's files by relative name, and what is wrong with them, `file:line: sentence`.
 
@@ -156,6 +177,11 @@ def read_bundle(files: Mapping[str, str], vocabulary: Vocabulary) -> tuple[Bundl
         for name, text in sorted(files.items())
         if name.startswith(TESTS) and (found := _model(PolicyTestFile, name, text, problems)) is not None
     }
+    if settings is not None:
+        try:
+            read_allowances(settings.allowances)
+        except UsageError as error:
+            problems.append(f"{SETTINGS}:{_line(files[SETTINGS], ('allowances',))}: {error}")
     policies = {name: text for name, text in sorted(files.items()) if name.endswith(POLICIES)}
     if not policies:
         problems.append(f"there are no policies, so nothing would be allowed; write some into a *{POLICIES}")

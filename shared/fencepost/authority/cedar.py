@@ -21,6 +21,8 @@ from datetime import timedelta
 from functools import lru_cache
 from typing import Any, Final
 
+from fencepost.allowances import Allowance
+from fencepost.allowances import read as read_allowances
 from fencepost.authority.bundle import PRINCIPAL, RESOURCE, ROLE, SCHEMA, Bundle, uid_of
 from fencepost.authority.decisions import (
     ApprovalNeed,
@@ -78,10 +80,9 @@ class Compiled:
             self._schema = engine.Schema.from_str(schema)
         except ValueError as error:
             raise InvalidBundle([*problems, f"{SCHEMA}: {sanitize(error, 300)}"]) from None
-        if not problems and not engine.validate_policies(text, self._schema).validation_passed:
-            problems = [problem for one in found for problem in _invalid(one, self._schema)]
-        if problems:
-            raise InvalidBundle(problems)
+        if problems or not engine.validate_policies(text, self._schema).validation_passed:
+            invalid = [problem for one in found for problem in _invalid(one, self._schema)]
+            raise InvalidBundle([*problems, *invalid] or ["the policies do not fit the schema together"])
         self._policies = engine.PolicySet.from_str(text)
         self.statements = {statement.id: statement for statement in found}
         self._order = [statement.id for statement in found]
@@ -94,8 +95,14 @@ class Compiled:
             "schema": digest("fencepost.cedarschema.v1", schema),
         }
         self._shared = digest("fencepost.entities.v1", [dict(one) for one in bundle.entities])
+        self.allowances = read_allowances(bundle.allowances)
         self._ask = engine.is_authorized_batch
         self.slice = lru_cache(maxsize=_SLICES)(self._slice)
+
+    @property
+    def approves(self) -> bool:
+        """Whether any policy permits anybody to approve anything."""
+        return any(statement.approves for statement in self.statements.values())
 
     def _entities_of(self, bundle: Bundle) -> tuple[dict[str, tuple[str, ...]], frozenset[str], Any]:
         """The roles that the bundle gives principals, the roles it knows, and all other entities, parsed."""
@@ -233,6 +240,11 @@ class CedarEngine:
     def digest(self) -> str:
         """Of the bundle."""
         return self.compiled.bundle.digest
+
+    @property
+    def allowances(self) -> tuple[Allowance, ...]:
+        """Those of the bundle."""
+        return self.compiled.allowances
 
     def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
         """Allowed, denied, or what approval would open it. Never raises for what a request holds."""

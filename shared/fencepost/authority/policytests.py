@@ -109,7 +109,7 @@ class PolicyTest(BaseModel):
 
 
 class PolicyTestFile(BaseModel):
-    """A file of tests; its JSON Schema is printed by `fencepost policy test --schema`."""
+    """A file of tests; its JSON Schema is printed by `fencepost policy schema --tests`."""
 
     model_config = _STRICT
 

@@ -27,6 +27,8 @@ from fencepost.errors import UsageError
 
 ANNOTATIONS: Final = ("id", "reason", "within", "unattended", "own_approval", "note")
 IRREVERSIBLE, TAINTED = "irreversible", "tainted"
+APPROVE: Final = "approve"
+"""The group of the actions of approving."""
 OURS: Final = "fencepost."
 """How the ids of the built-in rules begin; no policy's may."""
 
@@ -57,12 +59,18 @@ class Statement:
     text: str
     id: str
     permits: bool
+    actions: tuple[str, ...]
     annotations: Mapping[str, str]
 
     @property
     def place(self) -> str:
         """File and line, for people."""
         return f"{self.file}:{self.line}"
+
+    @property
+    def approves(self) -> bool:
+        """Whether it permits to approve something."""
+        return self.permits and any(name.partition(" ")[0] == APPROVE for name in self.actions)
 
     @property
     def within(self) -> timedelta | None:
@@ -156,11 +164,14 @@ def _statement(file: str, line: int, text: str) -> Statement:
     annotations = {name: value or "" for name, value in policy.get("annotations", {}).items()}
     permits = policy["effect"] == "permit"
     _check_annotations(annotations, permits)
-    if permits and policy["action"]["op"] == "All":
+    action = policy["action"]
+    if permits and action["op"] == "All":
         raise ValueError(
             'a permit names its actions: write action in Action::"tools" for every tool (approving is apart)'
         )
-    return Statement(file, line, text, annotations["id"], permits, annotations)
+    named = action.get("entities", [action["entity"]] if "entity" in action else [])
+    actions = tuple(str(one["id"]) for one in named)
+    return Statement(file, line, text, annotations["id"], permits, actions, annotations)
 
 
 def _check_annotations(annotations: Mapping[str, str], permits: bool) -> None:

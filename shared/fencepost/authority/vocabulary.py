@@ -27,10 +27,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from fencepost.authority.shapes import Shape, arguments_shape, check_shape, merged, quoted, type_text
+from fencepost.authority.statements import APPROVE
 from fencepost.contracts import Effect
 from fencepost.tools import Tool
 
-APPROVE: Final = "approve"
 EGRESS: Final = "egress"
 TOOLS: Final = "tools"
 _GRAVITY: Final = [Effect.READ, Effect.REVERSIBLE, Effect.IRREVERSIBLE]
