@@ -39,6 +39,7 @@ def dispatched(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterat
         _state(story, call, body),
         _term(call, event),
         _authority(call, event),
+        _approved(call),
         _expired(story, call, event),
         _arguments(call, body),
     ):
@@ -83,6 +84,16 @@ def _authority(call: CallStory, event: EventRow) -> str | None:
     if call.compensates or call.allowed == event.causation:
         return None
     return "was started without being authorised in its own claim"
+
+
+def _approved(call: CallStory) -> str | None:
+    """Asked is asked: what persons were asked about leaves with so many of them, each under a login of its
+    own. Whether an approval had expired by then is the policy's in force: it may have asked for none.
+    """
+    given = min(len(call.approved), len(set(call.approved.values())))
+    if given >= call.asked:
+        return None
+    return f"was started although {given} of the {call.asked} persons that it takes had approved it"
 
 
 def _expired(story: RunStory, call: CallStory, event: EventRow) -> str | None:

@@ -88,6 +88,9 @@ class CallStory:
     leased: bool = False
     allowed: UUID | None = None  # the change that authorised a claim
     decided: bool = False
+    # Since persons were last asked to approve it: how many it takes, and who has, under which login.
+    asked: int = 0
+    approved: dict[str, str] = field(default_factory=dict)
 
     @property
     def proved_absent(self) -> bool:
@@ -218,6 +221,7 @@ _RUN_STATUS = {
 }
 _CALL_STATE = {
     "ArgumentsCanonicalized": C.VALIDATED,
+    "ApprovalRequested": C.AWAITING_APPROVAL,
     "DispatchIntentRecorded": C.INTENT_RECORDED,
     "ResultReused": C.SUCCEEDED,
     "ToolAttemptStarted": C.DISPATCHING,
@@ -247,6 +251,8 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     elif kind in ("AuthorizationAllowed", "AuthorizationDenied"):
         allowed = kind == "AuthorizationAllowed" and body.get("phase") == "claim"
         call.allowed = event.causation if allowed else None
+    elif kind in ("ApprovalRequested", "ApprovalDecided"):
+        _approval(call, body)
     elif kind == "ToolLookupRecorded":
         call.answer, call.asked_at = _answer(body)
     elif kind == "EvidenceFiled" and event.attempt is not None:
@@ -260,6 +266,15 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
         _in_flight(call, body)
     if kind in OUTCOMES and event.attempt in call.attempts:
         call.attempts[event.attempt].outcomes.append(event)
+
+
+def _approval(call: CallStory, body: dict[str, Any]) -> None:
+    """What was asked anew takes the place of what was approved before."""
+    asked, word = body.get("asked"), body.get("decision")
+    if isinstance(asked, dict):
+        call.asked, call.approved = int(asked.get("count") or 1), {}
+    if isinstance(word, dict) and word.get("approve") is True:
+        call.approved[str(word.get("who"))] = str(word.get("login"))
 
 
 def _attempted(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> None:
@@ -302,6 +317,8 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = C.AUTHORIZED
     elif kind == "ToolAttemptFailed":
         call.state = C.FAILED if body.get("final") else C.INTENT_RECORDED
+    elif kind == "ApprovalDecided":
+        call.state = body.get("to", call.state)
     elif kind in ("ToolEffectReconciled", "RepairDecided"):
         call.state = body.get("to", call.state)
         call.absent_end = kind == "ToolEffectReconciled" and call.state == C.FAILED and call.proved_absent

@@ -68,6 +68,6 @@ def asked(connection: Connection, tenant: str, call: UUID) -> Waiting | None:
 
 
 def _made(row: Sequence[Any]) -> Waiting | None:
-    *plain, text, tainted = row
-    approval = read(text)
-    return Waiting(*plain, approval, tainted) if approval is not None else None
+    approval = read(row[-2])
+    values = [*row[:-2], approval, row[-1]]
+    return Waiting(*values) if approval is not None else None
