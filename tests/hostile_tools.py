@@ -1,0 +1,67 @@
+"""The tools that the hostile proposals are for; nothing but `BENIGN` of that table may ever reach them."""
+
+from decimal import Decimal
+from typing import Literal
+
+from pydantic import BaseModel, Field
+
+from fencepost import Effect, Request
+from fencepost.app import Dependency
+from fencepost.canonical import MAX_INT
+from fencepost.fields import DecimalText, Instant, TenantId, Unordered
+from fencepost.money import Money
+from fencepost.secrets import SecretRef
+
+
+class Order(BaseModel):
+    reference: str = Field(max_length=100)
+    minor: int = Field(default=100, ge=1, le=MAX_INT)
+
+
+class Owner(BaseModel):
+    tenant: str
+
+
+class Payment(BaseModel):
+    order: TenantId[Literal["order"]]
+    amount: Money
+    due: Instant
+    rate: DecimalText = Decimal(1)
+    tags: Unordered[str] = frozenset()
+    others: list[TenantId[Literal["order"]]] = []
+    by_name: dict[str, TenantId[Literal["order"]]] = {}
+    owner: Owner | None = None
+    owners: list[Owner] = []
+    password: SecretRef | None = None
+
+
+def _check(args: Order) -> bool:
+    if args.reference == "forbidden":
+        raise ValueError("this is forbidden")
+    if args.reference == "breaks the check":
+        raise KeyError(args.reference)
+    return args.reference != "unwanted"
+
+
+def _intent(args: Order) -> tuple[str, str]:
+    if args.reference == "breaks the intent":
+        raise LookupError(args.reference)
+    return "order", args.reference
+
+
+def add(home: Dependency) -> None:
+    """Register them with a dependency whose service takes mail."""
+
+    @home.http("hostile.order", effect=Effect.IRREVERSIBLE, intent=_intent, check=_check)
+    def order(args: Order) -> Request:
+        return Request.post("/mail/messages", json={"to": "someone", "reference": args.reference})
+
+    @home.http(
+        "hostile.pay",
+        effect=Effect.IRREVERSIBLE,
+        intent=lambda a: ("pay", str(a.order)),
+        secrets=("mailbox/*",),
+    )
+    def pay(args: Payment) -> Request:
+        body = {"to": str(args.order), "reference": args.order.id, "amount": args.amount.model_dump()}
+        return Request.post("/mail/messages", json=body | {"password": args.password})
