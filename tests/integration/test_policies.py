@@ -1,0 +1,273 @@
+"""Published policies in a real ledger: the table, the command line, and what the next claim makes of them."""
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from fencepost import commands as c
+from fencepost.authority.inforce import Engines
+from fencepost.errors import Conflict, NotFound
+from fencepost.ledger import policies
+from fencepost.ledger.connect import Connection, connect
+from fencepost_ops.database import LedgerDatabase
+from tests.integration.ledger_bench import TENANT, Bench, open_bench
+from tests.integration.policy_app import APP, DEBITS, LOOSE, NOTES, bundle, expecting, folder
+from tests.integration.shell import Shell
+
+WHY = ("--note", "because", "--by", "ann")
+
+
+@pytest.fixture
+def bench(database: LedgerDatabase) -> Iterator[Bench]:
+    """A bench whose workers ask the policy in force."""
+    with open_bench(database) as opened:
+        opened.known = replace(opened.known, engines=Engines())
+        opened.ledger = opened.ledger_as("worker", engines=opened.known.engines)
+        yield opened
+
+
+@pytest.fixture
+def operator(database: LedgerDatabase) -> Iterator[Connection]:
+    with connect(database.dsns["operator"], "test", autocommit=True) as connection:
+        yield connection
+
+
+def put(connection: Connection, text: str, tenant: str = policies.ALL, after: int | None = None) -> int:
+    return policies.publish(connection, bundle(text), tenant=tenant, by="ann", note="n", after=after).version
+
+
+# -- the table ------------------------------------------------------------------------------------------
+
+
+def test_the_greatest_version_of_a_tenant_or_of_all_is_in_force(operator: Connection) -> None:
+    def now(tenant: str = policies.ALL) -> int:
+        found = policies.in_force(operator, tenant)
+        return found.version if found is not None else 0
+
+    assert (now(), now("shop")) == (0, 0)
+    assert put(operator, DEBITS, "shop") == 1
+    assert (now(), now("shop"), now("other")) == (0, 1, 0)
+    assert put(operator, NOTES) == 2
+    assert (now(), now("shop"), now("other")) == (2, 2, 2)
+    assert put(operator, LOOSE, "shop") == 3
+    assert (now(), now("shop"), now("other")) == (2, 3, 2)
+    assert [row.version for row in policies.history(operator)] == [3, 2, 1]
+    assert [row.version for row in policies.history(operator, "other")] == [2]
+    assert [row.version for row in policies.history(operator, "shop", 2)] == [3, 2]
+
+
+def test_what_is_published_is_kept_as_it_was(operator: Connection, database: LedgerDatabase) -> None:
+    put(operator, DEBITS)
+    row = policies.version(operator, 1)
+    assert (row.name, row.digest, row.bundle) == ("bench", bundle(DEBITS).digest, bundle(DEBITS).pack())
+    assert (row.published_by, row.note) == ("ann", "n")
+    assert row.login == database.dsns["operator"].partition("//")[2].partition(":")[0]
+    with pytest.raises(NotFound, match="there is no policy version 9"):
+        policies.version(operator, 9)
+    with pytest.raises(psycopg.Error):
+        operator.execute("UPDATE fencepost.policies SET note = 'another'")
+    with pytest.raises(psycopg.Error):
+        operator.execute("DELETE FROM fencepost.policies")
+    with (
+        connect(database.dsns["worker"], "test", autocommit=True) as worker,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        put(worker, NOTES)
+
+
+def test_a_version_is_published_only_after_the_one_that_was_seen(operator: Connection) -> None:
+    with pytest.raises(Conflict, match="the last policy is none, not 3"):
+        put(operator, DEBITS, after=3)
+    put(operator, DEBITS, "shop", after=0)
+    put(operator, DEBITS, "other", after=0)
+    with pytest.raises(Conflict, match="the last policy is version 1 of ann, not 0"):
+        put(operator, NOTES, "shop", after=0)
+    put(operator, NOTES, "shop", after=1)
+    with pytest.raises(Conflict, match="the last policy is version 3 of ann"):
+        put(operator, NOTES, after=2)
+    assert put(operator, NOTES, after=3) == 4
+
+
+def test_of_many_that_publish_at_once_after_the_same_version_one_does(database: LedgerDatabase) -> None:
+    gate, done = threading.Barrier(6), list[int | str]()
+
+    def go() -> None:
+        with connect(database.dsns["operator"], "test", autocommit=True) as connection:
+            gate.wait(60)
+            try:
+                done.append(put(connection, DEBITS, after=0))
+            except Conflict:
+                done.append("conflict")
+
+    threads = [threading.Thread(target=go) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert sorted(done, key=str) == [1, *["conflict"] * 5]
+
+
+# -- what the claim makes of it -------------------------------------------------------------------------
+
+
+def last_decision(bench: Bench, run: UUID) -> tuple[str, dict[str, object]]:
+    event = [one for one in bench.events(run) if one.type.startswith("Authorization")][-1]
+    return event.type, {**event.data, "policy": event.policy}
+
+
+def test_a_policy_published_while_a_call_waits_decides_in_the_claim(
+    bench: Bench, operator: Connection
+) -> None:
+    put(operator, LOOSE)
+    run = bench.start()
+    first, second = bench.plan(run, ("wallet.debit", {"order": "a"}), ("wallet.note", {"order": "b"}))
+    kind, said = last_decision(bench, run)
+    assert (kind, said["policy"], said["deciding"]) == ("AuthorizationAllowed", "1", ["notes"])
+    assert set(said["digests"]) == {"policy", "schema", "entities", "request"}  # type: ignore[call-overload]
+    put(operator, DEBITS)
+    answer = bench.one(bench.claim_call(run, second))
+    assert not isinstance(answer, c.Send), answer
+    kind, said = last_decision(bench, run)
+    assert (kind, said["policy"], said["code"]) == ("AuthorizationDenied", "2", "policy_denied")
+    assert (bench.state(second), bench.call(second).attempts) == ("REJECTED", 0)
+    assert bench.call(first).attempts == 0
+
+
+def test_two_versions_are_live_in_one_fleet_each_for_its_tenant(bench: Bench, operator: Connection) -> None:
+    put(operator, DEBITS)
+    put(operator, NOTES, "elsewhere")
+    send, _ = bench.dispatch(run := bench.start(), bench.debit(run, bench.order()))
+    assert last_decision(bench, run)[1]["policy"] == "1"
+    assert send.attempt == 1
+    assert bench.known.engines is not None
+    put(operator, LOOSE, TENANT)
+    bench.dispatch(run := bench.start(), bench.debit(run, bench.order()))
+    assert last_decision(bench, run)[1]["policy"] == "3"
+
+
+def test_a_policy_that_cannot_be_read_lets_nothing_out(bench: Bench, operator: Connection) -> None:
+    put(operator, DEBITS)
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    bench.sql(
+        "INSERT INTO fencepost.policies SELECT 2, '', name, digest, replace(bundle, 'permit', 'premit'),"
+        " published_at, published_by, login, note FROM fencepost.policies"
+    )
+    assert not isinstance(bench.one(bench.claim_call(run, call)), c.Send)
+    kind, said = last_decision(bench, run)
+    assert (kind, said["code"]) == ("AuthorizationDenied", "policy_error")
+    assert "policy 2 cannot be used" in str(said["reason"])
+
+
+# -- the command line -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def fence(shell: Shell) -> Shell:
+    shell.env["FENCEPOST_APP"] = APP
+    return shell
+
+
+def test_a_bundle_is_checked_tested_published_and_shown(fence: Shell, tmp_path: Path) -> None:
+    first = folder(tmp_path / "a", DEBITS, tests__a_json=expecting("allow"))
+    told = fence.ok("policy", "check", first)
+    assert 'note: no policy permits Action::"approve", so what needs an approval can never be done' in told
+    assert "bench: 1 policies, 1 tests, " in told
+    assert fence.ok("policy", "test", first) == "1 of 1 tests pass\n"
+    assert "nothing is published: this was a dry run" in fence.ok(
+        "policy", "publish", first, "--dry-run", *WHY
+    )
+    assert fence.ok("policy", "history").startswith("no policy was ever published")
+    told = fence.ok("policy", "publish", first, "--after", "0", *WHY)
+    assert told.startswith("version 1 of bench is in force for all tenants, digest ")
+    assert (
+        fence.ok("policy", "publish", first, *WHY)
+        == "version 1 is this bundle already; nothing is published\n"
+    )
+    second = folder(tmp_path / "b", LOOSE)
+    assert fence.json("policy", "publish", second, "--tenant", "shop", *WHY)["published"] == 2
+    rows = fence.json("policy", "history", role="reader")
+    assert [(row["version"], row["tenant"], row["in_force"], row["note"]) for row in rows] == [
+        (2, "shop", True, "because"),
+        (1, "", True, "because"),
+    ]
+    assert fence.json("policy", "publish", second, *WHY)["published"] == 3
+    assert [row["in_force"] for row in fence.json("policy", "history")] == [True, False, False]
+    shown = fence.ok("policy", "show", "1", role="reader")
+    assert '--- all.cedar\n@id("debits") permit' in shown
+    assert fence.json("policy", "show", "1")["bundle"]["policies"] == {"all.cedar": DEBITS}
+    assert "there is no policy version 7" in fence.refused(2, "policy", "show", "7")
+
+
+def test_an_earlier_version_is_published_again_from_its_own_files(fence: Shell, tmp_path: Path) -> None:
+    fence.ok("policy", "publish", folder(tmp_path / "a", DEBITS, tests__a_json=expecting("allow")), *WHY)
+    fence.ok("policy", "publish", folder(tmp_path / "b", NOTES), *WHY)
+    back = str(tmp_path / "back")
+    assert fence.ok("policy", "show", "1", "--to", back) == f"version 1 is written to {back}\n"
+    assert "is not empty" in fence.refused(2, "policy", "show", "1", "--to", back)
+    assert fence.json("policy", "publish", back, *WHY)["published"] == 3
+    digests = [row["digest"] for row in fence.json("policy", "history")]
+    assert digests[0] == digests[2] != digests[1]
+
+
+def test_what_is_not_sound_is_not_published(fence: Shell, tmp_path: Path) -> None:
+    wrong = folder(tmp_path / "a", DEBITS.replace("debit", "debti"))
+    told = fence.refused(1, "policy", "publish", wrong, *WHY)
+    assert told.startswith("the policies cannot be used: all.cedar:1: unrecognized action")
+    checked = fence("policy", "check", wrong)
+    assert (checked.exit_code, checked.stdout.splitlines()[0].partition(": ")[0]) == (1, "all.cedar:1")
+    assert fence.json("policy", "check", wrong, exit_code=1)["problems"][0].startswith("all.cedar:1: ")
+    failing = folder(tmp_path / "b", DEBITS, tests__a_json=expecting("deny"))
+    told = fence.refused(1, "policy", "publish", failing, *WHY)
+    assert (
+        "not published: 1 of its tests fail, first wallet.debit is a matter of deny (decision allow" in told
+    )
+    tested = fence("policy", "test", failing)
+    assert (tested.exit_code, tested.stdout.splitlines()[1]) == (1, "0 of 1 tests pass")
+    assert not fence.json("policy", "test", failing, exit_code=1)[0]["passed"]
+    assert fence("policy", "test", folder(tmp_path / "c", DEBITS)).exit_code == 1
+    assert "name the application" in fence.refused(2, "policy", "check", failing, FENCEPOST_APP="")
+    (tmp_path / "c" / "x.cedar").write_bytes(b"\xff")
+    assert "is not UTF-8 at byte 0" in fence.refused(2, "policy", "check", str(tmp_path / "c"))
+    assert fence.ok("policy", "history").startswith("no policy was ever published")
+    fence.ok("policy", "publish", folder(tmp_path / "d", DEBITS), *WHY)
+    late = fence.refused(1, "policy", "publish", folder(tmp_path / "e", NOTES), "--after", "0", *WHY)
+    assert late == "the last policy is version 1 of ann, not 0; look at it, and publish after it"
+
+
+def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
+    bench: Bench, fence: Shell, tmp_path: Path
+) -> None:
+    first = folder(tmp_path / "a", DEBITS)
+    assert "no two versions" in fence.refused(2, "policy", "diff")
+    fence.ok("policy", "publish", first, *WHY)
+    run = bench.start()
+    (debit,) = bench.plan(run, ("wallet.debit", {"order": "a"}))
+    second = folder(tmp_path / "b", NOTES)
+    told = fence.ok("policy", "diff", second)
+    assert f"-{DEBITS.strip()}" in told
+    assert f"+{NOTES.strip()}" in told
+    assert fence.ok("policy", "diff", first) == "nothing differs\n"
+    found = fence.json("policy", "diff", second, "--calls", "10")
+    assert [one["file"] for one in found["diff"]] == ["all.cedar"]
+    (changed,) = found["calls"]
+    assert (changed["call"], changed["before"], changed["after"]) == (str(debit), "allow", "deny")
+    assert "no policy lets svc:checkout use wallet.debit" in changed["why"]
+    same = fence.ok("policy", "diff", "1", first, "--calls", "10")
+    assert same == "nothing differs\nno call is decided otherwise\n"
+    fence.ok("policy", "publish", second, *WHY)
+    assert f"+{NOTES.strip()}" in fence.ok("policy", "diff")
+    assert "is neither a version nor a folder" in fence.refused(2, "policy", "diff", "1", "nowhere")
+
+
+def test_the_schemas_that_authors_write_against_are_printed(fence: Shell) -> None:
+    told = fence.ok("policy", "schema")
+    assert 'action "wallet.debit" in ["read"]' in told
+    assert 'action "approve wallet.debit" in ["approve"]' in told
+    assert json.loads(fence.ok("policy", "schema", "--tests"))["title"] == "PolicyTestFile"
