@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
+from fencepost.authority.capabilities import Capability
 from fencepost.outcomes import Outcome
 from fencepost.proposals import Rejected, Validated
 from fencepost.recovery import LookupAnswer
@@ -336,7 +337,7 @@ class Plan:
 class Send:
     """Execute one attempt within `timeout` (to be counted from before the claim was sent, R6).
 
-    `key` is the operation key; `deadline` the attempt's absolute deadline by the ledger's clock.
+    `key` is the operation key; `deadline` the attempt's, by the ledger's clock; `capability` what it may do.
     """
 
     call: Call
@@ -346,6 +347,7 @@ class Send:
     deadline: datetime
     timeout: timedelta
     repeat: bool = False
+    capability: Capability | None = None
 
 
 @dataclass(frozen=True, slots=True)

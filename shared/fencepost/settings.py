@@ -98,6 +98,9 @@ class Settings(BaseSettings):
     secrets_dir: str = Field(
         "", description="folder of the secrets that arguments name, each in a file TENANT/NAME"
     )
+    signing_keys: str = Field(
+        "", description="folder of the keys that sign capabilities, made by fencepost keys new"
+    )
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")

@@ -13,14 +13,14 @@ from pydantic import BaseModel
 from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
-from fencepost.errors import FaultInjected
+from fencepost.errors import FaultInjected, UsageError
 from fencepost.ledger.reads import Prepared
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
 from fencepost.subjects import Call
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
-from fencepost_workers import forks, redaction
+from fencepost_workers import forks, redaction, signing
 from fencepost_workers.role import Held, Message, Role
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
@@ -96,7 +96,8 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         args = tool.read_arguments(order.call.arguments)
         secrets = await secrets_of(role, tool, args, order.call, held.remaining(order.timeout))
         stored = _wired(order.call, secrets) if tool.kind == "http" else None
-        credentials = Credentials.of(tool.dependency, secrets.values)
+        capability = _capability(role, tool, order, stored)
+        credentials = Credentials.of(tool.dependency, (*secrets.values, *signing.told(capability)))
         redaction.learn(credentials)
     except SecretUnavailable as error:
         return Refused("secret_unavailable", f"nothing was sent: {error}", retryable=True), requests
@@ -111,7 +112,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
             handed = _handed(order, held, secrets)
             outcome = await run_python(tool, args, handed, role.worker.executor, late, hide)
         else:
-            sending = _send(role, tool, args, order, held, stored, allowed, headers, credentials)
+            sending = _send(role, tool, args, order, held, stored, allowed, headers, credentials, capability)
             outcome, requests = await sending
         fault("dispatch.after_effect")
     except FaultInjected as error:
@@ -152,6 +153,17 @@ def _wired(call: Call, secrets: Resolved) -> StoredRequest:
     return secrets.put(StoredRequest.from_text(call.request or ""))
 
 
+def _capability(
+    role: Role, tool: Tool, order: c.Send, stored: StoredRequest | None
+) -> tuple[str, str] | None:
+    """The header with the capability of what will be sent, for who asks for one; UsageError."""
+    if stored is None or tool.dependency.capability_header is None:
+        return None
+    if role.worker.signer is None:
+        raise UsageError(f"dependency {tool.dependency.name} asks for capabilities, and nobody here signs")
+    return role.worker.signer.header(tool.dependency, order.capability, stored)
+
+
 def _handed(order: c.Send, held: Held, secrets: Resolved) -> Attempt:
     return Attempt(
         run=str(order.call.run),
@@ -160,6 +172,7 @@ def _handed(order: c.Send, held: Held, secrets: Resolved) -> Attempt:
         operation_key=order.key or "",
         deadline=order.deadline,
         remaining=lambda: held.remaining(order.timeout),
+        capability=order.capability.to_json() if order.capability else {},
         secrets=secrets.handed,
     )
 
@@ -174,6 +187,7 @@ async def _send(
     allowed: Outbound,
     headers: tuple[tuple[str, str], ...],
     credentials: Credentials,
+    capability: tuple[str, str] | None,
 ) -> tuple[Outcome, int]:
     call = order.call
     sent = await role.worker.engine.send(
@@ -184,6 +198,7 @@ async def _send(
         until=held.until(order.timeout),
         correlation=correlation(call, order.attempt, held),
         headers=headers,
+        capability=capability,
         kind="effect",
     )
     if sent.requests > 1:

@@ -43,6 +43,7 @@ from fencepost_workers.patience import Patience
 from fencepost_workers.planner import Planner
 from fencepost_workers.reconciler import Reconciler
 from fencepost_workers.role import Message, Role
+from fencepost_workers.signing import rehearsing
 from fencepost_workers.slots import Slots
 from fencepost_workers.step import Step
 from fencepost_workers.tools.http import HttpEngine, Kind
@@ -316,7 +317,7 @@ class Worker(Host):
         self.engine = _Engine(self, world)
         self.ledger = _Ledger(self, world, limit)
         self.committer = _Committer(self.ledger)
-        self.signer = _signer(world.app)
+        self.signer = rehearsing(self.app.dependencies)
         self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
         self.wait = world.wait
         self._clock = world.clock
@@ -345,18 +346,6 @@ class Worker(Host):
         works, self._works = self._works, []
         if works:
             _run(works)
-
-
-def _signer(app: App) -> Signer | None:
-    """Signs with a key that everybody knows, the same in every history; None where nobody asks for it."""
-    if all(spec.capability_header is None for spec in app.dependencies):
-        return None
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from fencepost.capabilities import key_of
-
-    key = key_of(Ed25519PrivateKey.from_private_bytes(bytes(32)), datetime.fromtimestamp(0, UTC))
-    return Signer(lambda: (key,))
 
 
 def _run(works: Sequence[Coroutine[Any, Any, None]]) -> None:

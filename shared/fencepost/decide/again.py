@@ -7,6 +7,7 @@ again with the time that is left; if not, somebody has moved on and nothing is l
 from __future__ import annotations
 
 from fencepost import commands as c
+from fencepost.decide.capable import granted
 from fencepost.decide.compensate import next_to_offset
 from fencepost.decide.fold import Fold
 from fencepost.states import CallState, RunStatus
@@ -43,5 +44,7 @@ def _call_order(fold: Fold, command: c.ClaimCall | c.ClaimDoubt) -> c.Answer:
     deadline = call.ready_at - grace
     if call.state == CallState.DISPATCHING:
         key = call.operation
-        return c.Send(call, fold.run.principal, call.attempts, key, deadline, deadline - fold.now, call.doubt)
+        told = granted(fold, call, tool, deadline) if tool is not None else None
+        left = deadline - fold.now
+        return c.Send(call, fold.run.principal, call.attempts, key, deadline, left, call.doubt, told)
     return c.Ask(call, fold.run.principal, fold.now, deadline - fold.now)

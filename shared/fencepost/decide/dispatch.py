@@ -29,6 +29,7 @@ from fencepost.commands import (
 from fencepost.decide import allow, gate
 from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.capable import granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.stopping import after_call, stop
@@ -242,7 +243,8 @@ def start_attempt(
     if call.resource is not None:
         fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)
-    return Send(started, fold.run.principal, started.attempts, call.operation, deadline, timeout, repeat)
+    who, may = fold.run.principal, granted(fold, started, tool, deadline)
+    return Send(started, who, started.attempts, call.operation, deadline, timeout, repeat, may)
 
 
 def _fingerprint(call: Call, request: str) -> str:
