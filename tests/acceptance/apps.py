@@ -36,6 +36,7 @@ from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.declarations import HttpTool
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
+from tests.acceptance import secret_tools
 
 FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
 SECOND = timedelta(seconds=1)
@@ -335,3 +336,6 @@ def _proposal(step: dict[str, Any]) -> Proposal:
 
 def _decoded(text: str) -> str:
     return base64.b64decode(text).decode("utf-8", "surrogatepass")
+
+
+secret_tools.add(app, FOLDER)
