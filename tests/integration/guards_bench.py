@@ -16,7 +16,9 @@ from fencepost.events import EventType
 from tests.integration.ledger_bench import TENANT, Bench
 
 WORKER, OPERATOR, OWNER = "fencepost_worker", "fencepost_operator", None
-OFFICES = ("cancel", "repair", "evidence", "recover")
+OFFICES = ("cancel", "approval", "repair", "evidence", "recover")
+LOGIN = "postgres"
+"""Under which the tables are attacked."""
 EPOCH = 7
 """The ledger is held under it while it is attacked."""
 HELD = {"owner": "holder", "fence": 5}
@@ -149,10 +151,15 @@ class CallTarget:
 
     def move(self, via: str, to: str, role: str | None = None, **columns: Any) -> str | None:
         """Attempt the honest change by which `via` would move the call, but for `columns`."""
+        asked = self._asked(via)
         kind, header = honest(via, self.column("state"), to)
         attempts = self.column("attempts") + (kind == EventType.TOOL_ATTEMPT_STARTED)
         seq, identity = self.event(via, kind, attempt=attempts, **header)
         change: Change = {"state": to, "version": seq, "doubt": to in {"UNKNOWN", "NEEDS_REPAIR"}}
+        if kind == EventType.APPROVAL_REQUESTED:
+            change |= {"approval": approval(ASKED)}
+        elif "decision" in header.get("body", {}):
+            change |= {"approval": approval(asked, header["body"]["decision"])}
         if to == "DISPATCHING":
             change |= {"attempts": attempts, "doubt": self.column("state") != "INTENT_RECORDED"}
         if kind == EventType.RESULT_REUSED:
@@ -163,11 +170,29 @@ class CallTarget:
             change |= {"proof": identity}
         return self.update(via, change | columns, role)
 
+    def _asked(self, via: str) -> dict[str, Any]:
+        """Have asked for an approval of what waits for one: it is over by the time of a claim."""
+        asked = ASKED | {"expires_at": "2026-01-01T00:00:00Z" if via == "claim" else ASKED["expires_at"]}
+        if self.column("state") == "AWAITING_APPROVAL":
+            self.attack.put("calls", self.call, approval=approval(asked))
+        return asked
+
+
+ASKED: dict[str, Any] = {"count": 1, "expires_at": "9000-01-01T00:00:00Z"}
+"""What is asked for, as far as Postgres looks at it."""
+
+
+def approval(asked: dict[str, Any], *decisions: dict[str, Any]) -> str:
+    """What is kept of it."""
+    return json.dumps({"asked": asked, "decisions": decisions})
+
 
 def honest(via: str, source: str, to: str) -> Proof:
     """The event with which `via` moves a call from `source` to `to`."""
     if via == "recover":
         return EventType.TOOL_OUTCOME_MARKED_UNKNOWN, {"body": {"code": "ledger_restored", "epoch": EPOCH}}
+    if "AWAITING_APPROVAL" in {source, to} and via in {"claim", "approval"}:
+        return _approval(via, source, to)
     if via == "repair" and to == "UNKNOWN":
         return EventType.REPAIR_DECIDED, {"body": {"to": to}}
     if to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
@@ -187,5 +212,12 @@ def honest(via: str, source: str, to: str) -> Proof:
     return EventType.TOOL_ATTEMPT_STARTED if to == "DISPATCHING" else EventType.REPAIR_REQUESTED, {}
 
 
+def _approval(via: str, source: str, to: str) -> Proof:
+    if source != "AWAITING_APPROVAL":
+        return EventType.APPROVAL_REQUESTED, {"body": {"asked": ASKED}}
+    word = {"who": "ann", "login": LOGIN, "approve": to != "REJECTED"}
+    return EventType.APPROVAL_DECIDED, {"body": {"decision": word} if via == "approval" else {}}
+
+
 def role_of(via: str) -> str:
-    return OPERATOR if via in {"repair", "recover"} else WORKER
+    return OPERATOR if via in {"approval", "repair", "recover"} else WORKER

@@ -9,11 +9,13 @@ import pytest
 from fencepost.clock import uuid7
 from fencepost.states import CALL_BORN, CALL_HOPS, CallState
 from tests.integration.guards_bench import (
+    ASKED,
     OFFICES,
     OPERATOR,
     OWNER,
     WORKER,
     CallTarget,
+    approval,
     attack,
     presented,
 )
@@ -229,17 +231,21 @@ def test_what_was_presented_is_not_kept(target: CallTarget) -> None:
 INSERT = """
 INSERT INTO fencepost.calls (tenant, id, run, turn, ordinal, label, tool, tool_version, effect, scope,
     arguments, arguments_hash, required, state, doubt, attempts, owner, ready_at, version,
-    presented_owner, presented_fence)
+    presented_owner, presented_fence, approval)
 VALUES (%s, %s, %s, 9, 0, 'x', 'x', 1, 'reversible', 's', '{}', '1:x', true, %s, %s, %s, %s, now(), %s,
-    %s, %s)
+    %s, %s, %s)
 """
 
 
 def born(target: CallTarget, state: str = "INTENT_RECORDED", **how: Any) -> str | None:
     call = uuid7()
-    seq, _, _ = target.attack.event(target.run, call, "ToolProposalRecorded")
+    waits = state == "AWAITING_APPROVAL"
+    kind = "ApprovalRequested" if waits else "ToolProposalRecorded"
+    seq, _, _ = target.attack.event(target.run, call, kind, body={"asked": ASKED})
     values = {"doubt": False, "attempts": 0, "owner": None, "version": seq, "by": "planner", "fence": 5} | how
-    columns = [values[name] for name in ("doubt", "attempts", "owner", "version", "by", "fence")]
+    values = {"approval": approval(ASKED) if waits else None} | values
+    names = ("doubt", "attempts", "owner", "version", "by", "fence", "approval")
+    columns = [values[name] for name in names]
     return target.attack.attempt(INSERT, TENANT, call, target.run, state, *columns)
 
 
@@ -260,6 +266,18 @@ def test_a_call_is_born_unsent_or_refused(planning: CallTarget, state: str) -> N
 def test_a_call_is_proposed_under_the_term_of_its_run(planning: CallTarget, how: dict[str, Any]) -> None:
     assert born(planning) is None
     assert born(planning, **how) == "FP002"
+
+
+FORGED = approval(ASKED, {"who": "ann", "login": "operator", "approve": True})
+
+
+@pytest.mark.parametrize("kept", [None, FORGED, approval(ASKED | {"count": 0}), "{}"])
+def test_a_call_is_not_born_approved_or_asked_for_in_other_words(
+    planning: CallTarget, kept: str | None
+) -> None:
+    assert born(planning, "AWAITING_APPROVAL", approval=kept) == "FP001"
+    if kept is not None:
+        assert born(planning, approval=kept) == "FP001"
 
 
 @pytest.mark.parametrize("how", [{"doubt": True}, {"attempts": 1}, {"owner": "w"}])
@@ -294,7 +312,8 @@ def test_one_effect_has_one_living_compensation(planning: CallTarget) -> None:
     first, second = uuid7(), uuid7()
     values = ("INTENT_RECORDED", False, 0, None)
     seq, _, _ = planning.attack.event(planning.run, first, "ToolProposalRecorded")
-    planning.attack.connection.execute(statement, (TENANT, first, planning.run, *values, seq, "planner", 5))
+    once = (TENANT, first, planning.run, *values, seq, "planner", 5, None)
+    planning.attack.connection.execute(statement, once)
     seq, _, _ = planning.attack.event(planning.run, second, "ToolProposalRecorded")
-    again = (TENANT, second, planning.run, *values, seq, "planner", 5)
+    again = (TENANT, second, planning.run, *values, seq, "planner", 5, None)
     assert planning.attack.attempt(statement, *again) == "23505"

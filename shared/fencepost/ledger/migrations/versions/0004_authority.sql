@@ -353,7 +353,8 @@ BEGIN
                     USING ERRCODE = 'FP001';
             END IF;
             IF NEW.state = 'AWAITING_APPROVAL' AND OLD.state <> 'AWAITING_APPROVAL'
-               AND word.type IS DISTINCT FROM 'ApprovalRequested' THEN
+               AND (word.type = 'ApprovalRequested' AND NEW.approval::jsonb = jsonb_build_object(
+                    'asked', word.body -> 'asked', 'decisions', '[]'::jsonb)) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: nobody was asked to approve it', NEW.id USING ERRCODE = 'FP004';
             END IF;
             IF via = 'approval' AND (word.type IS NOT DISTINCT FROM 'ApprovalDecided'
