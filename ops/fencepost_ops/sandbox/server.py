@@ -17,6 +17,7 @@ from fencepost_ops.sandbox.admin import Admin
 from fencepost_ops.sandbox.answers import Answer, Sent
 from fencepost_ops.sandbox.desk import LOOKUPS, Desk
 from fencepost_ops.sandbox.faults import Rule, Rules
+from fencepost_ops.sandbox.guarded import PREFIX, Guard
 from fencepost_ops.sandbox.imitation import Imitations
 from fencepost_ops.sandbox.settings import Settings
 from fencepost_ops.sandbox.store import Store
@@ -53,7 +54,8 @@ async def serve(options: Options, *, ready: Callable[[str], None], stop: asyncio
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
-            ready(f"http://{host}:{port}")
+            front.guard.base = f"http://{host}:{port}"
+            ready(front.guard.base)
             await stop.wait()
         finally:
             server.close()
@@ -69,6 +71,7 @@ class _Front:
         self._desk = desk
         self._admin = Admin(desk)
         self._imitations = Imitations(desk.rules, desk.now)
+        self.guard = Guard(desk.now, lambda: desk.store.settings)
         self._connections: set[asyncio.Task[None]] = set()
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -101,6 +104,11 @@ class _Front:
         return keep_alive
 
     async def _answer(self, request: HttpRequest) -> Answer:
+        if request.path.startswith(f"{PREFIX}/"):
+            judged = self.guard.judge(request)
+            if isinstance(judged, Answer):
+                return judged
+            request = judged
         operation = services.operation_at(request.path) if request.method == "POST" else None
         try:
             if request.segments[0] == "imitations":

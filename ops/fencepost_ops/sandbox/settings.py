@@ -9,6 +9,7 @@ from typing import Any
 from fencepost_ops.sandbox.keys import Policy
 from fencepost_ops.sandbox.services import MAX_MINOR, SERVICES
 
+_AMOUNTS = ("default_balance_minor", "default_stock")
 _KEYLESS = Policy(dedupes=False, key_required=False, lookup=False)
 
 
@@ -23,6 +24,7 @@ class Settings:
     services: Mapping[str, Policy] = field(default_factory=_policies)
     default_balance_minor: int = 10**12
     default_stock: int = 10**9
+    guard: Mapping[str, Any] | None = None
 
     def changed(self, wire: Mapping[str, Any]) -> Settings:
         """The settings with the named ones replaced. Raises ValueError for anything unknown."""
@@ -31,7 +33,7 @@ class Settings:
             if name == "services" and isinstance(value, Mapping):
                 changed = {service: self._policy(service, policy) for service, policy in value.items()}
                 changes[name] = dict(self.services) | changed
-            elif name in ("default_balance_minor", "default_stock") and _is_amount(value):
+            elif _is_guard(value) if name == "guard" else name in _AMOUNTS and _is_amount(value):
                 changes[name] = value
             else:
                 raise ValueError(f"the sandbox has no setting {name}={value!r}")
@@ -48,7 +50,12 @@ class Settings:
             "services": {name: policy.wire() for name, policy in self.services.items()},
             "default_balance_minor": self.default_balance_minor,
             "default_stock": self.default_stock,
+            "guard": self.guard,
         }
+
+
+def _is_guard(value: Any) -> bool:
+    return isinstance(value, Mapping) and set(value) == {"jwks", "audience"}
 
 
 def _is_amount(value: Any) -> bool:
