@@ -16,13 +16,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fencepost.dependencies import CAPABILITY_HEADER
 from fencepost_ops.sandbox import answers
 from fencepost_ops.sandbox.answers import Answer
 from fencepost_ops.sandbox.settings import Settings
 from fencepost_ops.sandbox.wire import HttpRequest
 
 PREFIX = "/guarded"
+HEADER = "Fencepost-Capability"
 _FORBIDDEN = frozenset({"wrong_audience", "wrong_request", "wrong_tenant", "over_limit"})
 
 
@@ -48,12 +48,12 @@ class Guard:
         return answers.problem(403 if code in _FORBIDDEN else 401, code, detail)
 
     def _why_not(self, request: HttpRequest) -> tuple[str, str] | None:
-        from fencepost.capabilities import CapabilityRefused, verify
-
         guard = self._settings().guard
-        token = request.headers.get(CAPABILITY_HEADER.lower())
+        token = request.headers.get(HEADER.lower())
         if token is None or guard is None:
-            return "no_capability", f"{CAPABILITY_HEADER} is missing, or this door believes no keys yet"
+            return "no_capability", f"{HEADER} is missing, or this door believes no keys yet"
+        from fencepost.capabilities import CapabilityRefused, verify  # as any downstream would; else unused
+
         try:
             capability = verify(
                 token,

@@ -55,7 +55,7 @@ class Settings:
 
 
 def _is_guard(value: Any) -> bool:
-    return isinstance(value, Mapping) and set(value) == {"jwks", "audience"}
+    return value is None or (isinstance(value, Mapping) and set(value) == {"jwks", "audience"})
 
 
 def _is_amount(value: Any) -> bool:
