@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from fencepost import commands as c
-from fencepost import machine
+from fencepost import machine, moves
 from fencepost.decide.recover import FENCE_MARGIN
 from fencepost.events import EventType
 from fencepost.ledger import epochs
@@ -149,10 +149,10 @@ def test_postgres_lets_nobody_take_a_restores_mark_away(
     run, call = planned(bench)
     restore(bench)
     ask, term = doubted(bench, run, call)
-    rule = machine._CALL_RULES[EventType.TOOL_EFFECT_RECONCILED]
+    rule = moves.CALL_RULES[EventType.TOOL_EFFECT_RECONCILED]
     with monkeypatch.context() as wrong:
         forgets = {EventType.TOOL_EFFECT_RECONCILED: lambda c, f: {**rule(c, f), "restored": None}}
-        wrong.setattr(machine, "_CALL_RULES", {**machine._CALL_RULES, **forgets})
+        wrong.setattr(machine, "CALL_RULES", {**moves.CALL_RULES, **forgets})
         refused = bench.one(bench.looked_up(ask, term, Answer.FOUND, "r-9"))
     assert isinstance(refused, c.Broken)
     assert "stays marked" in refused.why
