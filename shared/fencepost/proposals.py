@@ -18,6 +18,7 @@ from fencepost.canonical import CanonicalError, admit, arguments_hash, encode, p
 from fencepost.clock import rfc3339
 from fencepost.contracts import Effect
 from fencepost.fields import CODE_PREFIX, TenantId, parts_of
+from fencepost.outbound import OutboundRefused
 from fencepost.secrets import SecretRef
 from fencepost.tools import Proposal, Tool
 
@@ -92,6 +93,7 @@ def validate(
         text, hashed = _canonical(tool, args, limits)
         _bound(tool, args, tenant)
         _business(tool, args)
+        _admitted(tool, args)
         operation = _operation(tool, args, tenant, run_id, turn, ordinal)
         resource = _resource(tool, args, tenant)
     except _Refusal as refusal:
@@ -276,6 +278,18 @@ def _business(tool: Tool, args: BaseModel) -> None:
         raise _Refusal(5, "check_failed", _told(error)) from None
     if verdict is False:
         raise _Refusal(5, "business_rule", f"the check of {tool.name} refused these arguments")
+
+
+def _admitted(tool: Tool, args: BaseModel) -> None:
+    """Step 5, where arguments may choose the host: it is one of the dependency's. The claim asks again."""
+    if tool.request is None or not tool.dependency.hosts:
+        return
+    try:
+        tool.dependency.bind(tool.request(args))
+    except OutboundRefused as error:
+        raise _Refusal(5, error.code, error) from None
+    except Exception:  # noqa: BLE001, S110 - only who sends it has to be able to make it; its claim says so
+        pass
 
 
 def _operation(tool: Tool, args: BaseModel, tenant: str, run: str, turn: int, ordinal: int) -> str | None:
