@@ -134,6 +134,17 @@ class EpochRow:
     opened_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeRow:
+    """A row of `authority_changes`; `said` is the changed row as JSON text."""
+
+    tenant: str
+    at: datetime
+    about: str
+    change: str
+    said: str
+
+
 _SPELLED = {
     "events.body": "body::text AS body",
     "runs.may_turn": "coalesce((request -> 'budget' ->> 'turns')::integer, 16) AS may_turn",
@@ -170,6 +181,7 @@ _OPERATIONS = _Wanted(
     " WHERE (key, tenant) IN (SELECT operation, tenant FROM fencepost.calls WHERE run = ANY(%(runs)s))",
 )
 _EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
+_CHANGES = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes ORDER BY at, id"
 _EVIDENCE = _Wanted(
     "SELECT count(*) FROM fencepost.evidence",
     "SELECT count(*) FROM fencepost.evidence"
@@ -189,6 +201,7 @@ class Tables:
     operations: dict[tuple[str, str], OperationRow] = field(default_factory=dict)
     whole: bool = True
     """Whether these are all runs; else the keys are those of their calls."""
+    changes: tuple[ChangeRow, ...] = ()
 
 
 class Snapshot:
@@ -209,6 +222,7 @@ class Snapshot:
             tuple(self._read(EpochRow, _EPOCHS)),
             {(o.tenant, o.key): o for o in self._read(OperationRow, *self._asked(_OPERATIONS))},
             self._runs is None,
+            tuple(self._read(ChangeRow, _CHANGES)),
         )
 
     def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:

@@ -18,6 +18,7 @@ from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
 from fencepost_ops.checker.replayed import replay_faults
 from fencepost_ops.checker.report import Findings, Report, Totals
 from fencepost_ops.checker.rules import attempts, rules_for
+from fencepost_ops.checker.standing import Standings
 from fencepost_ops.checker.story import RunStory, body_of
 from fencepost_ops.checker.terms import Terms
 
@@ -45,7 +46,7 @@ def check(
     before = read_books(books)  # what they hold now, the ledger must know when it is read next
     with snapshot(connection, runs) as taken:
         tables = taken.tables()
-        seen = _Seen(tables, known)
+        seen = _Seen(tables, known, Standings.of(tables.changes, tolerance))
         _histories(findings, taken, seen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
@@ -68,9 +69,10 @@ def check(
 class _Seen:
     """What is kept of the histories once their rules have been applied."""
 
-    def __init__(self, tables: Tables, terms: Terms) -> None:
+    def __init__(self, tables: Tables, terms: Terms, standings: Standings) -> None:
         self.tables = tables
         self.terms = terms
+        self.standings = standings
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
         self.absent: set[UUID] = set()
@@ -108,6 +110,7 @@ def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow])
             findings.broken(invariant, rule(story, event, body))
         story.tell(event, body)
     findings.broken("I3", dispatches.rows(key, calls, story))
+    findings.broken("I3", seen.standings.sent(story))
     findings.broken("I4", attempts(key, story))
     findings.broken("I5", chain.row_fences(key, run, calls, story))
     findings.broken("I6", chain.chain(events))

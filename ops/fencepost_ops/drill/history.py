@@ -19,6 +19,7 @@ from fencepost.errors import FaultInjected, FencepostError, UsageError
 from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost_ops.drill.baton import Execution, Killed
+from fencepost_ops.drill.desk import DUTIES, Desk
 from fencepost_ops.drill.fleet import SimulatedFleet
 from fencepost_ops.drill.ledger import DrillLedger
 from fencepost_ops.drill.outcome import Left, Struck
@@ -98,6 +99,7 @@ class History:
         self._looked: datetime | None = None
         self._producer = Producer(ledger.sessions["producer"])
         self._office = Office(ledger, services)
+        self._desk = Desk(ledger, app)
 
     # -- the whole ----------------------------------------------------------------------------------------
 
@@ -175,6 +177,8 @@ class History:
             self._office.cancel(event.run or 0)
         elif event.do == "sql":
             self._office.straight(event.statement or "")
+        elif event.do in DUTIES:
+            self._desk.do(event)
         else:
             self._sweep()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, LiteralString
@@ -11,6 +12,7 @@ import psycopg
 from fencepost.ledger.connect import Connection, Pool, kept_session, translate
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.drill.baton import Execution
+from fencepost_ops.logins import Login, give_logins
 from fencepost_ops.postgres import LocalPostgres
 
 _STILL: Final = """
@@ -30,11 +32,26 @@ _TABLES: Final = (
     "dependencies",
     "intake_refusals",
     "epochs",
+    "policies",
+    "principals",
+    "delegations",
+    "withdrawn",
+    "allowances",
+    "authority_changes",
 )
 _EMPTY: Final = "".join(f"DELETE FROM fencepost.{table};" for table in _TABLES)
+SECOND: Final = "second operator"
+"""Whose login decides where a decision takes two."""
 REFUSED_STATES: Final = ("FP", "23", "42501")
 """How the states of a refusal begin: a guard's, a constraint's, a privilege's."""
 _EMPTIED_ANEW: Final = 200  # histories after which the tables are given new files
+
+
+def _second_operator(server: LocalPostgres, name: str) -> str:
+    login = Login("operator", f"fencepost_second_of_{name}", secrets.token_urlsafe(24))
+    with psycopg.connect(server.superuser_dsn, autocommit=True) as connection:
+        give_logins(connection, [login])
+    return server.dsn(login.name, login.password, name)
 
 
 class Sessions(Pool):
@@ -105,6 +122,7 @@ class DrillLedger:
         self.sessions = {
             role: Sessions(dsn, self._passed) for role, dsn in self.database.dsns.items() if role != "relay"
         }
+        self.sessions[SECOND] = Sessions(_second_operator(server, name), self._passed)
         self.checkpoint: Callable[[], None] | None = None
         self.once_empty: list[LiteralString] = []
         """What is to be executed as soon as this history is forgotten: constraints that it does not meet."""

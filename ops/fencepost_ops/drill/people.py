@@ -10,6 +10,7 @@ from uuid import UUID
 
 import psycopg
 
+from fencepost.app import App
 from fencepost.budgets import Budget
 from fencepost.client import Client
 from fencepost.errors import FencepostError
@@ -30,8 +31,9 @@ _LOOKS: Final = 20
 class DrillClient(Client):
     """A client on sessions that are kept from history to history."""
 
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, sessions: Sessions, app: App | None = None) -> None:
         self._dsn = "postgresql://drill"
+        self._app = app
         self._bell = None
         self._by_two = False
         self._confirm_within = timedelta(hours=1)

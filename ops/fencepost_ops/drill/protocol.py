@@ -93,10 +93,19 @@ class Event(_Strict):
 
     at_s: float = Field(ge=0, le=366 * 86_400)
     do: Literal["wipe_redis", "redis_away", "redis_back", "jump_clock", "double_messages", "lose_messages",
-                "turn_messages", "cancel", "sweep", "sql"]  # fmt: skip
+                "turn_messages", "cancel", "sweep", "sql", "approve", "deny", "disable", "enable", "roles",
+                "delegate", "revoke", "withdraw"]  # fmt: skip
     seconds: float | None = Field(None, description="how far jump_clock moves the ledger's clock")
     run: int | None = Field(None, ge=0, description="which run is cancelled, by its place in `runs`")
     statement: str | None = Field(None, description="sql: straight at the tables, with a worker's login")
+    who: str | None = Field(
+        None, description="who approves or denies, whom the rest is about; each decides under its own login"
+    )
+    call: str | None = Field(None, description="approve, deny: which call, by its label")
+    roles: list[str] = Field(default_factory=list, description="roles: exactly those it has from now on")
+    to: str | None = Field(None, description="delegate: who may act for `who`, for so many `seconds`")
+    tool: str | None = Field(None, description="withdraw: version 1 of this tool; delegate: a pattern")
+    tenant: str = "drill"
 
 
 class Asked(_Strict):

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from fencepost.errors import UsageError
+from fencepost_ops.drill.sabotages.authority import AUTHORITY
 from fencepost_ops.drill.sabotages.claims import CLAIMS
 from fencepost_ops.drill.sabotages.decisions import DECISIONS
 from fencepost_ops.drill.sabotages.doubts import DOUBTS
@@ -21,7 +22,7 @@ from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *GUARDS)
+_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *AUTHORITY, *GUARDS)
 SABOTAGES: Final[dict[str, Sabotage]] = {
     one.name: replace(one, refusal=REFUSALS.get(one.name)) for one in _ALL
 }

@@ -16,6 +16,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fencepost import App, Context, Contract, Dedupes, Effect, Proposal, Request, Turn
+from fencepost.app import DependencyOptions
 from fencepost.authority import AllowList, AuthorizationDecision, AuthorizationRequest, Grant
 from fencepost.clock import boottime
 from fencepost_ops.drill import app as usual
@@ -52,7 +53,7 @@ assert isinstance(_usual, AllowList)
 app = App("script", authority=_Leaving(_usual.grants))
 app.registry.update(usual.app.registry)
 
-_TIMES: Final[Mapping[str, Any]] = {
+TIMES: Final[DependencyOptions] = {
     "attempts": 4,
     "per_attempt": 5 * SECOND,
     "grace": SECOND,
@@ -62,8 +63,8 @@ _TIMES: Final[Mapping[str, Any]] = {
     "reconcile_for": 60 * SECOND,
     "margin": timedelta(0),
 }
-_brief = app.dependency("brief", f"http://brief{SUFFIX}", **_TIMES)
-_drifting = app.dependency("dedupes", f"http://dedupes{SUFFIX}", **_TIMES)
+_brief = app.dependency("brief", f"http://brief{SUFFIX}", **TIMES)
+_drifting = app.dependency("dedupes", f"http://dedupes{SUFFIX}", **TIMES)
 
 
 @_brief.http(

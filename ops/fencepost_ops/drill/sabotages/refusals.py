@@ -18,6 +18,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "row_dropped_at_publish.code": "permission denied for table outbox",
     "term_not_presented": "no term and no office",
     "fence_ignored.code": "is not the accepted one",
+    "approval_of_one_suffices.code": "cannot approve or deny it like this",
     "history_edited.granted": "events is append-only: UPDATE is refused",
 }
 """By the name of each sabotage that Postgres is said to hold."""

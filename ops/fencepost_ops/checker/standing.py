@@ -1,0 +1,78 @@
+"""I3: nothing is sent for a principal that is disabled, nor of a tool version that is withdrawn.
+
+Held against what Postgres itself noted of each such change. A claim reads what is committed, and a change is
+noted a moment before it is: what was let go within `tolerance` after it may have been read before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+from fencepost_ops.checker.facts import ChangeRow
+from fencepost_ops.checker.report import Violation, at
+from fencepost_ops.checker.story import CallStory, RunStory
+
+
+class _Span(NamedTuple):
+    since: datetime
+    until: datetime | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standings:
+    """From when until when a principal was disabled, and a tool version withdrawn."""
+
+    disabled: dict[tuple[str, str], list[_Span]] = field(default_factory=lambda: defaultdict(list))
+    withdrawn: dict[tuple[str, int], list[_Span]] = field(default_factory=lambda: defaultdict(list))
+    tolerance: timedelta = timedelta(0)
+
+    @classmethod
+    def of(cls, changes: Iterable[ChangeRow], tolerance: timedelta) -> Standings:
+        """What the changes, in the order they were made, say."""
+        made = cls(tolerance=tolerance)
+        for change in changes:
+            said = json.loads(change.said)
+            if change.about == "principals":
+                spans: list[_Span] = made.disabled[change.tenant, said["principal"]]
+                _note(spans, change, said, shut=change.change != "delete" and said["disabled_at"] is not None)
+            elif change.about == "withdrawn":
+                spans = made.withdrawn[said["tool"], said["version"]]
+                _note(spans, change, said, shut=change.change != "delete")
+        return made
+
+    def sent(self, story: RunStory) -> Iterator[Violation]:
+        """Attempts of a run that were started while they should not have been."""
+        for call in story.calls.values():
+            for number, attempt in call.attempts.items():
+                event = attempt.started
+                who = self.disabled.get((event.tenant, event.principal), [])
+                if (why := self._shut(who, event.recorded_at)) is not None:
+                    yield self._found(call, number, f"{event.principal} was disabled ({why})", event)
+                tool = self.withdrawn.get((call.tool, call.tool_version), [])
+                if (why := self._shut(tool, event.recorded_at)) is not None:
+                    told = f"{call.tool} version {call.tool_version} was withdrawn ({why})"
+                    yield self._found(call, number, told, event)
+
+    def _shut(self, spans: Iterable[_Span], when: datetime) -> str | None:
+        for one in spans:
+            if one.since + self.tolerance < when and (one.until is None or when < one.until):
+                return f"since {one.since.isoformat()}: {one.why}"
+        return None
+
+    @staticmethod
+    def _found(call: CallStory, number: int, why: str, event: Any) -> Violation:
+        return at(event, f"attempt {number} of {call.named} was started although {why}", key=call.operation)
+
+
+def _note(spans: list[_Span], change: ChangeRow, said: dict[str, Any], *, shut: bool) -> None:
+    is_shut = bool(spans) and spans[-1].until is None
+    if shut and not is_shut:
+        spans.append(_Span(change.at, None, str(said.get("reason") or "no reason was given")))
+    elif not shut and is_shut:
+        spans[-1] = spans[-1]._replace(until=change.at)
