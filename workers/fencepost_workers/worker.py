@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from fencepost.app import App
+from fencepost.authority.inforce import Engines
 from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.doorbell import Doorbell
@@ -107,6 +108,7 @@ class Worker:
             tool=lambda name, version: app.registry.get((name, version)),
             planner=lambda name, version: (name, version) in app.planner_versions,
             authority=app.authority,
+            engines=Engines() if app.governed else None,
             takeover_limit=self.settings.takeover_limit,
             limited=frozenset(tool.scope for tool in app.registry.values() if tool.dependency.limited),
             allowances=app.allowances,
