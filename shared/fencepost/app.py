@@ -16,14 +16,20 @@ from pydantic import BaseModel
 from fencepost.allowances import Allowance, AllowanceOptions, read
 from fencepost.authority import AllowList, Authority, Grant
 from fencepost.books import BookReader
-from fencepost.contracts import Contract, Effect
-from fencepost.contracts.carriers import KeyCarrier
-from fencepost.declarations import HttpTool, PythonTool, argument_model, problems_of
+from fencepost.contracts import Effect
+from fencepost.declarations import (
+    HttpTool,
+    PythonTool,
+    ToolOptions,
+    argument_model,
+    check_version,
+    declared_tool,
+    problems_of,
+)
 from fencepost.dependencies import Breaker, DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
-from fencepost.money import Money
-from fencepost.secrets import Resolver, declared
-from fencepost.tools import PER_PROPOSAL, Attempt, Context, Intent, Request, Tool, Turn
+from fencepost.secrets import Resolver
+from fencepost.tools import Attempt, Context, Request, Tool, Turn
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
@@ -54,24 +60,6 @@ class DependencyOptions(TypedDict, total=False):
     hosts: tuple[str, ...]
     private: bool | tuple[str, ...]
     capability: bool | str
-
-
-class ToolOptions(TypedDict, total=False):
-    """What else a tool may say; meanings and defaults as in `Tool`. `intent` is required but for READ."""
-
-    version: int
-    intent: Intent
-    contract: Contract
-    key: KeyCarrier | None
-    check: Callable[[Any], object]
-    required: bool
-    receipt: str | Callable[[Any], object]
-    tenant_fields: tuple[str, ...]
-    acts_on: Callable[[Any], tuple[str, str]] | None
-    amount: Callable[[Any], Money | None] | None
-    untrusted: bool | None
-    egress: bool
-    secrets: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -126,7 +114,7 @@ class Dependency:
             )
 
         def register(function: Callable[[ArgsT], Request]) -> HttpTool[ArgsT, Any]:
-            tool = _tool(name, self.spec, effect, returns, argument_model(function), options)
+            tool = declared_tool(name, self.spec, effect, returns, argument_model(function), options)
             return HttpTool(self._app.registry, replace(tool, kind="http", request=function))
 
         return register
@@ -151,52 +139,12 @@ class Dependency:
         """
 
         def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
-            tool = _tool(name, self.spec, effect, returns, argument_model(function, parameters=2), options)
+            tool = declared_tool(
+                name, self.spec, effect, returns, argument_model(function, parameters=2), options
+            )
             return PythonTool(self._app.registry, replace(tool, kind="python", function=function))
 
         return register
-
-
-def _tool(
-    name: str,
-    dependency: DependencySpec,
-    effect: Effect,
-    returns: type[BaseModel] | None,
-    arguments: type[BaseModel],
-    options: ToolOptions,
-) -> Tool:
-    if "intent" not in options and effect is not Effect.READ:
-        raise UsageError(
-            f"tool {name} needs intent=: a function from arguments to the parts that name one business "
-            "intent, or PER_PROPOSAL if every proposal is an intent of its own"
-        )
-    return Tool(
-        name=check_name("tool", name),
-        version=_version(name, options.get("version", 1)),
-        kind="http",
-        effect=effect,
-        dependency=dependency,
-        contract=options.get("contract", Contract()),
-        arguments=arguments,
-        returns=returns,
-        intent=options.get("intent", PER_PROPOSAL),
-        check=options.get("check"),
-        required=options.get("required", True),
-        receipt=options.get("receipt", "id"),
-        acts_on=options.get("acts_on"),
-        amount=options.get("amount"),
-        untrusted=options.get("untrusted"),
-        egress=options.get("egress", False),
-        secrets=declared(name, options.get("secrets", ())),
-        tenant_fields=options.get("tenant_fields", ("tenant",)),
-        key=options.get("key"),
-    )
-
-
-def _version(name: str, version: int) -> int:
-    if version < 1:
-        raise UsageError(f"the version of {name} must be 1 or more, not {version}")
-    return version
 
 
 class App:
@@ -292,7 +240,7 @@ class App:
 
     def _plan(self, spec: PlannerSpec) -> None:
         check_name("planner", spec.name)
-        key = spec.name, _version(spec.name, spec.version)
+        key = spec.name, check_version(spec.name, spec.version)
         if key in self._planners:
             raise UsageError(f"planner {spec.name} version {spec.version} is registered twice")
         self._planners[key] = spec

@@ -266,6 +266,27 @@ def sanitize(text: object, limit: int) -> str:
     return _CUT_ESCAPE.sub("", safe[: limit - 1]) + "…"
 
 
+# What is stored as it is and yet seen by nobody: those, joiners and fillers of no width, marks of direction,
+# separators that break lines, variation selectors, tags.
+_UNSEEN = re.compile(
+    f"[{_HIDDEN}\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164"
+    "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+
+
+def reveal(text: str) -> str:
+    r"""`text` for people and models to read: what nobody would see in it is spelled out, as `\u200b`.
+
+    Only for reading: of what is stored and compared no character changes.
+    """
+    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_spelled, text)
+
+
+def _spelled(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
+
+
 def _visible(match: re.Match[str]) -> str:
     found = match[0]
     return found * 2 if match[1] else f"\\u{ord(found):04x}"

@@ -108,6 +108,7 @@ class Client:
         version: int = 1,
         budget: Budget | None = None,
         on_stop: OnStop = OnStop.COMPENSATE,
+        tainted: bool = False,
     ) -> Enqueued:
         """Have a run carried out; returned means committed.
 
@@ -124,6 +125,7 @@ class Client:
             version=version,
             budget=budget,
             on_stop=on_stop,
+            tainted=tainted,
         )
         (outcome,) = self.enqueue_many([request])
         if isinstance(outcome, Conflict):

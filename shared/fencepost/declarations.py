@@ -3,16 +3,28 @@
 import inspect
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar, get_type_hints
+from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
 
 from pydantic import BaseModel
 
 from fencepost.authority import Grant
-from fencepost.contracts import Effect
-from fencepost.contracts.carriers import Place
+from fencepost.contracts import Contract, Effect
+from fencepost.contracts.carriers import KeyCarrier, Place
+from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotApplied, UsageError
-from fencepost.secrets import NAMES_A_SECRET
-from fencepost.tools import Attempt, LookupResult, Proposal, Request, Response, Tool
+from fencepost.money import Money
+from fencepost.output import INLINE_BYTES, MAX_OUTPUT_BYTES, Output
+from fencepost.secrets import NAMES_A_SECRET, declared
+from fencepost.tools import (
+    PER_PROPOSAL,
+    Attempt,
+    Intent,
+    LookupResult,
+    Proposal,
+    Request,
+    Response,
+    Tool,
+)
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
@@ -37,6 +49,80 @@ def argument_model(function: Callable[..., Any], parameters: int = 1) -> type[Ba
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise UsageError(f"annotate {names[0]!r} of {name} with the pydantic model of the tool's arguments")
     return model
+
+
+class ToolOptions(TypedDict, total=False):
+    """What else a tool may say; meanings and defaults as in `Tool`. `intent` is required but for READ."""
+
+    version: int
+    intent: Intent
+    contract: Contract
+    key: KeyCarrier | None
+    check: Callable[[Any], object]
+    required: bool
+    receipt: str | Callable[[Any], object]
+    tenant_fields: tuple[str, ...]
+    acts_on: Callable[[Any], tuple[str, str]] | None
+    amount: Callable[[Any], Money | None] | None
+    untrusted: bool | None
+    egress: bool
+    secrets: tuple[str, ...]
+    max_output_bytes: int
+    inline_bytes: int
+    promote: tuple[str, ...] | None
+
+
+def declared_tool(
+    name: str,
+    dependency: DependencySpec,
+    effect: Effect,
+    returns: type[BaseModel] | None,
+    arguments: type[BaseModel],
+    options: ToolOptions,
+) -> Tool:
+    """The tool these options declare, without its function. UsageError saying what is missing or wrong."""
+    if "intent" not in options and effect is not Effect.READ:
+        raise UsageError(
+            f"tool {name} needs intent=: a function from arguments to the parts that name one business "
+            "intent, or PER_PROPOSAL if every proposal is an intent of its own"
+        )
+    return Tool(
+        name=check_name("tool", name),
+        version=check_version(name, options.get("version", 1)),
+        kind="http",
+        effect=effect,
+        dependency=dependency,
+        contract=options.get("contract", Contract()),
+        arguments=arguments,
+        returns=returns,
+        intent=options.get("intent", PER_PROPOSAL),
+        check=options.get("check"),
+        required=options.get("required", True),
+        receipt=options.get("receipt", "id"),
+        acts_on=options.get("acts_on"),
+        amount=options.get("amount"),
+        untrusted=options.get("untrusted"),
+        egress=options.get("egress", False),
+        secrets=declared(name, options.get("secrets", ())),
+        output=_output(name, options),
+        tenant_fields=options.get("tenant_fields", ("tenant",)),
+        key=options.get("key"),
+    )
+
+
+def _output(name: str, options: ToolOptions) -> Output:
+    sizes = options.get("max_output_bytes", MAX_OUTPUT_BYTES), options.get("inline_bytes", INLINE_BYTES)
+    try:
+        return Output(*sizes, options.get("promote"))
+    except UsageError as error:
+        raise UsageError(f"tool {name}: {error}") from None
+
+
+def check_version(name: str, version: int) -> int:
+    """The version itself; UsageError for one that is none."""
+    if version < 1:
+        raise UsageError(f"the version of {name} must be 1 or more, not {version}")
+    return version
 
 
 class ToolHandle(Generic[ArgsT, ResultT]):
@@ -162,6 +248,13 @@ def _model_problems(tool: Tool) -> Iterator[str]:
     fields = {"id"} if tool.returns is None else {"id", *tool.returns.model_fields}
     if tool.returns is not None and isinstance(tool.receipt, str) and tool.receipt not in fields:
         yield f"receipt={tool.receipt!r} is no field of {tool.returns.__name__}"
+    for path in tool.output.promote or ():
+        if tool.returns is not None and path.partition(".")[0] not in _stored_fields(tool.returns):
+            yield f"promote={path!r} is no field of {tool.returns.__name__}"
+
+
+def _stored_fields(model: type[BaseModel]) -> set[str]:
+    return {info.serialization_alias or name for name, info in model.model_fields.items()}
 
 
 def _grant_problems(tool: Tool, grants: Sequence[Grant]) -> Iterator[str]:

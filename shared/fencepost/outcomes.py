@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -18,10 +18,12 @@ from pydantic import BaseModel
 from fencepost.canonical import sanitize
 from fencepost.contracts import Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
+from fencepost.output import MAX_OUTPUT_BYTES, bounded
 from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
 
 RETRY_AFTER_CAP: Final = timedelta(hours=1)
-MAX_RESULT_CHARS: Final = 1024 * 1024
+MAX_RESULT_CHARS: Final = MAX_OUTPUT_BYTES
+OVERSIZE: Final = "oversize"
 MAX_TEXT_CHARS: Final = 500
 MAX_RECEIPT_CHARS: Final = 500
 
@@ -46,11 +48,15 @@ class NotSent:
 
 @dataclass(frozen=True)
 class Lost:
-    """The request may have arrived; what became of it is not known."""
+    """The request may have arrived; what became of it is not known.
+
+    `begun` is the answer as far as it was read, where it was longer than is read of any.
+    """
 
     code: str
     message: str
     requests: int = 1
+    begun: Response | None = field(default=None, compare=False)
 
 
 Sent = Answered | NotSent | Lost
@@ -58,10 +64,14 @@ Sent = Answered | NotSent | Lost
 
 @dataclass(frozen=True)
 class Applied:
-    """The effect happened. The text is the downstream's result, `receipt` its own reference if any."""
+    """The effect happened. The text is the downstream's result, `receipt` its own reference if any.
+
+    `strange`: it is not what the tool's `returns` model declares, so nobody vouches for it.
+    """
 
     result_json_text: str
     receipt: str | None
+    strange: bool = False
 
 
 @dataclass(frozen=True)
@@ -109,20 +119,23 @@ def without_effect(outcome: Outcome) -> Outcome:
     """The same outcome for a READ tool: whatever is not known, nothing was applied."""
     if not isinstance(outcome, Unsure):
         return outcome
-    return Refused(outcome.code, outcome.message, retryable=True, retry_after=outcome.retry_after)
+    again = outcome.code != OVERSIZE  # what is too long once is so again
+    return Refused(outcome.code, outcome.message, retryable=again, retry_after=outcome.retry_after)
 
 
 def _judged(tool: Tool, sent: Sent, now: datetime, args: Any) -> Outcome:
     match sent:
         case NotSent(code, message, _, again):
             return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=again)
+        case Lost(_, _, _, begun) if begun is not None:
+            return _answer(tool, begun, now, args, whole=False)
         case Lost(code, message):
             return Unsure(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS))
         case Answered(response):
             return _answer(tool, response, now, args)
 
 
-def _answer(tool: Tool, response: Response, now: datetime, args: Any) -> Outcome:
+def _answer(tool: Tool, response: Response, now: datetime, args: Any, *, whole: bool = True) -> Outcome:
     status, contract = response.status, tool.contract
     code, text = f"http_{status}", sanitize(response.text, MAX_TEXT_CHARS)
     if status in contract.not_applied:
@@ -132,26 +145,34 @@ def _answer(tool: Tool, response: Response, now: datetime, args: Any) -> Outcome
     if isinstance(contract.repeat, Dedupes) and status in contract.repeat.in_progress:
         return Unsure("in_progress", text)
     if 200 <= status < 300:
-        return _success(tool, response, args)
+        return _success(tool, response, args, whole=whole)
     if replayed_for_good(tool, response):
         # An answer, not a new failure: every repeat would meet it again, and only a lookup knows more.
         return Unsure(f"replayed_{status}", text, repair=not tool.has_lookup)
     return Unsure(code, text, retry_after(response, now))
 
 
-def _success(tool: Tool, response: Response, args: Any) -> Outcome:
+def _success(tool: Tool, response: Response, args: Any, *, whole: bool) -> Outcome:
     if tool.parse is None and response.status == 202:
         return Unsure("accepted", "202 says that the effect may come later; a parse function can know better")
-    if tool.parse is None and tool.returns is None:
+    free = tool.parse is None and tool.returns is None
+    if not whole and not (free and tool.same is None):
+        return Unsure(OVERSIZE, f"its answer is longer than {MAX_OUTPUT_BYTES} bytes, so it was not read")
+    if not whole:  # a success whatever the rest of it says
+        text = response.body.decode(errors="replace")
+        return Applied(bounded(text, tool.output.max_bytes, whole=False), None)
+    if free:
         value, text = json_or_text(response.body)
-        return answers_other(tool, args, value) or Applied(bounded_result(text), receipt_of(tool, value))
+        kept = bounded(text, tool.output.max_bytes)
+        return answers_other(tool, args, value) or Applied(kept, receipt_of(tool, value))
     try:
         result = read_result(tool, response)
     except NotApplied as refusal:
         return refused(refusal, final_answer_stored=replayed_for_good(tool, response))
     except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
         return Unsure("unreadable_answer", told(error))
-    return answers_other(tool, args, result) or Applied(result_text(result), receipt_of(tool, result))
+    text = result_text(result, most=tool.output.max_bytes)
+    return answers_other(tool, args, result) or Applied(text, receipt_of(tool, result))
 
 
 def answers_other(tool: Tool, args: Any, result: Any) -> Unsure | None:
@@ -236,16 +257,16 @@ def retry_after(response: Response, now: datetime) -> timedelta | None:
     return min(max(date - now, timedelta(0)), RETRY_AFTER_CAP)
 
 
-def result_text(result: object, *, hide: Hide | None = None) -> str:
+def result_text(result: object, *, hide: Hide | None = None, most: int = MAX_OUTPUT_BYTES) -> str:
     """A result as storable JSON text; never raises. NaN is kept, what JSON has no form for is its str.
 
-    `hide` sees all of it before it is cut.
+    `hide` sees all of it before it is cut. Beyond `most` bytes it is an object that holds its start.
     """
     try:
         text = json.dumps(_plain(result), default=_plain)
     except Exception:  # noqa: BLE001 - the effect is there; its description must not be what fails
         text = json.dumps(sanitize(result, 1000))
-    return bounded_result(text if hide is None else hide(text))
+    return bounded(text if hide is None else hide(text), most)
 
 
 def _plain(value: object) -> object:
@@ -256,11 +277,15 @@ def _plain(value: object) -> object:
     return list(value) if isinstance(value, set | frozenset) else str(value)
 
 
-def bounded_result(text: str) -> str:
-    """`text`, or beyond 1 MiB an object that holds its start and says so."""
-    if len(text) <= MAX_RESULT_CHARS:
-        return text
-    return json.dumps({"truncated": True, "characters": len(text), "start": text[:1000]})
+def fits(tool: Tool, result: object, text: str) -> bool:
+    """Whether a result is what the tool declares; of a tool without a `returns` model anything is."""
+    if tool.returns is None or isinstance(result, tool.returns):
+        return True
+    try:
+        tool.returns.model_validate_json(text)
+    except Exception:  # noqa: BLE001 - a model may break in any way
+        return False
+    return True
 
 
 def receipt_of(tool: Tool, result: object) -> str | None:

@@ -23,7 +23,9 @@ from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.money import Money
+from fencepost.output import USUAL, Output
 from fencepost.secrets import CONTEXT, Secret, SecretRef
+from fencepost.views import CallView, Context
 from fencepost.wire import Request, Response, StoredRequest
 
 __all__ = [
@@ -133,48 +135,6 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class CallView:
-    """What a planner sees of an earlier call: its state and, once SUCCEEDED, its result as JSON."""
-
-    call_id: str
-    tool: str
-    arguments: Any
-    state: str
-    result: Any = None
-    error: str | None = None
-    receipt: str | None = None
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether the call ended with its effect proved."""
-        return self.state == "SUCCEEDED"
-
-
-@dataclass(frozen=True)
-class Context:
-    """All a planner may decide from, rebuilt from the ledger for every turn; `turn` counts from 1.
-
-    `calls` holds exactly one entry per call of this run, in order of turn and position in the turn.
-    """
-
-    run_id: str
-    tenant: str
-    principal: str
-    input: Any
-    turn: int
-    calls: tuple[CallView, ...] = ()
-    deadline: datetime | None = None
-
-    def call(self, label: str) -> CallView | None:
-        """The latest call proposed under this label, or None."""
-        return next((call for call in reversed(self.calls) if call.call_id == label), None)
-
-    def by_tool(self, name: str) -> tuple[CallView, ...]:
-        """Every call of this tool, oldest first."""
-        return tuple(call for call in self.calls if call.tool == name)
-
-
-@dataclass(frozen=True)
 class Attempt:
     """What a Python tool is handed beside its arguments, and all it may act with.
 
@@ -241,6 +201,8 @@ class Tool:
     """Whether it carries data out of the tenant's hands: after untrusted output it needs an approval."""
     secrets: tuple[str, ...] = ()
     """Names, or patterns with `*`, of the secrets its arguments may name."""
+    output: Output = USUAL
+    """How much of its output is kept, and what of it a planner is shown."""
 
     @property
     def taints(self) -> bool:
@@ -285,6 +247,8 @@ class Tool:
             parts.append({"egress": self.egress, "untrusted": self.untrusted})
         if self.secrets:
             parts.append({"secrets": list(self.secrets)})
+        if self.output != USUAL:
+            parts.append({"output": self.output.row()})
         return digest("fencepost.tool.v1", parts)
 
     def read_arguments(self, text: str) -> BaseModel:

@@ -49,7 +49,8 @@ def told(bench: Bench, run: UUID) -> dict[str, CallView]:
     """What the planner is told of its calls, by label."""
     with connect(bench.database.dsns["reader"], "told") as connection:
         read = reads.context_calls(connection, [(TENANT, run, 0)])
-    return {view.call_id: view for view in views(read[TENANT, run])}
+    known = bench.known.tool
+    return {view.call_id: view for view in views(read[TENANT, run], known)}
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5])

@@ -7,7 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
-from fencepost.app import ToolOptions
+from fencepost.declarations import ToolOptions
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.tools import StoredRequest, operation_key
 

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
-from fencepost.app import ToolOptions
+from fencepost.declarations import ToolOptions
 from fencepost.contracts import (
     Contract,
     Dedupes,

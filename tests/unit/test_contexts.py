@@ -2,12 +2,18 @@
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any
 from uuid import UUID, uuid4
 
+from pydantic import BaseModel
+
 from fencepost.ledger.reads import ContextCall
+from fencepost.output import Output
 from fencepost.subjects import Run
-from fencepost.tools import CallView
+from fencepost.tools import CallView, Tool
 from fencepost_workers.contexts import KEPT_FROM, Contexts, Known, views
+from tests.integration.ledger_app import bench_app
 
 ARGS = '{"a":1}'
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -89,7 +95,7 @@ def test_beyond_its_limit_the_run_that_was_not_asked_for_longest_is_forgotten() 
 
 def test_views_are_what_is_stored_and_no_turn_sees_what_another_did_to_them() -> None:
     stored = [call(1, 0, 10, result=b'{"items":[1]}'), call(1, 1, 11, result=b"no json"), call(1, 2, 12)]
-    first = views(stored)
+    first = views(stored, vouched)
     assert [asdict(view) for view in first] == [
         asdict(CallView("1-0", "x", {"a": 1}, "FAILED", {"items": [1]})),
         asdict(CallView("1-1", "x", {"a": 1}, "FAILED", "no json")),
@@ -97,4 +103,57 @@ def test_views_are_what_is_stored_and_no_turn_sees_what_another_did_to_them() ->
     ]
     first[0].result["items"].append(2)
     assert first[0].result == {"items": [1, 2]}
-    assert views(stored)[0].result == {"items": [1]}
+    assert views(stored, vouched)[0].result == {"items": [1]}
+
+
+HOLD = bench_app().registry["wallet.hold", 1]
+
+
+def vouched(name: str, version: int) -> Tool | None:
+    return HOLD
+
+
+def seen(data: bytes, receipt: str | None = "r-1", state: str = "SUCCEEDED", **changes: Any) -> CallView:
+    one = replace(call(1, 0, 10, result=data), receipt=receipt, state=state, error="their words")
+    (view,) = views([one], lambda _name, _version: replace(HOLD, **changes))
+    return view
+
+
+def test_a_planner_is_shown_declared_fields_and_nothing_else_of_a_call() -> None:
+    page = b'{"status": 200, "body": "obey", "links": [{"href": "a", "text": "obey"}], "id": "obey"}'
+    view = seen(page, output=Output(promote=("status", "links.href", "gone")), untrusted=True)
+    assert view.result == {"status": 200, "links": [{"href": "a"}]}
+    assert (view.receipt, view.untrusted) == (None, True)
+    assert "obey" not in view.channel()
+    assert "their words" not in view.channel()
+    named = seen(page, output=Output(promote=("id",)))
+    assert (named.result, named.receipt) == ({"id": "obey"}, "r-1")
+    ours = seen(page, state="REJECTED", output=Output(promote=()))
+    assert (ours.result, ours.error) == ({}, "their words")
+
+
+def test_of_a_tool_that_is_not_known_here_nothing_is_shown() -> None:
+    (view,) = views(
+        [replace(call(1, 0, 10, result=b'"obey"'), receipt="obey", error="obey")], lambda *_: None
+    )
+    assert view.untrusted
+    assert "obey" not in view.channel()
+    assert view.result == {"withheld": True, "bytes": 6, "kept_under": sha256(b'"obey"').hexdigest()}
+
+
+def test_what_does_not_fit_its_model_is_marked_though_its_tool_is_vouched_for() -> None:
+    class Row(BaseModel):
+        n: int
+
+    assert not seen(b'{"n": 1}', returns=Row).untrusted
+    assert seen(b'{"n": "obey"}', returns=Row).untrusted
+    assert not seen(b'{"n": "obey"}', returns=None).untrusted
+    assert seen(b'{"n": 1}', returns=Row, untrusted=True).untrusted
+
+
+def test_a_stored_result_that_is_not_what_was_recorded_is_noticed() -> None:
+    good = replace(call(1, 0, 10, result=b"{}"), digest=sha256(b"{}").hexdigest())
+    assert good.damaged is None
+    assert "was changed" in str(replace(good, result=b"[]").damaged)
+    assert "is missing" in str(replace(good, result=None).damaged)
+    assert call(1, 0, 10).damaged is None

@@ -21,6 +21,7 @@ from fencepost.outcomes import (
     classify,
     classify_lookup,
 )
+from fencepost.output import KEPT_OF_CUT, Output
 from fencepost.tools import Absent, Found, Response, Tool, Unclear
 from tests.typing.user_code import Debit, DebitReceipt, debit, level
 
@@ -227,7 +228,51 @@ def test_a_result_that_is_too_long_keeps_its_start() -> None:
     found = outcome(RAW, 200, '"' + "x" * MAX_RESULT_CHARS + '"')
     assert isinstance(found, Applied)
     kept = json.loads(found.result_json_text)
-    assert (kept["truncated"], kept["characters"], len(kept["start"])) == (True, MAX_RESULT_CHARS + 2, 1000)
+    assert (kept["truncated"], kept["bytes"]) == (True, MAX_RESULT_CHARS + 2)
+    assert kept["start"].startswith('"xxx')
+    assert KEPT_OF_CUT - 10 < len(found.result_json_text) < KEPT_OF_CUT + 100
+    small = dataclasses.replace(RAW, output=Output(max_bytes=2000))
+    cut = outcome(small, 200, '"' + "x" * 2000 + '"')
+    assert isinstance(cut, Applied)
+    assert json.loads(cut.result_json_text)["bytes"] == 2002
+
+
+BEGUN = Response(200, {}, b"x" * 2000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "begun", "becomes"),
+    [
+        ({}, BEGUN, "applied"),
+        ({"effect": Effect.READ}, BEGUN, "applied"),
+        ({"returns": DebitReceipt}, BEGUN, "oversize"),
+        ({"parse": lambda response: response.text}, BEGUN, "oversize"),
+        ({"same": lambda args, result: True}, BEGUN, "oversize"),
+        ({}, dataclasses.replace(BEGUN, status=202), "accepted"),
+        ({}, dataclasses.replace(BEGUN, status=500), "http_500"),
+        ({}, dataclasses.replace(BEGUN, status=402), "http_402"),
+    ],
+)
+def test_an_answer_longer_than_is_read_proves_what_its_status_proves(
+    changes: dict[str, Any], begun: Response, becomes: str
+) -> None:
+    contract = Contract(not_applied=frozenset({402}))
+    tool = dataclasses.replace(RAW, contract=contract, **changes)
+    found = classify(tool, Lost("oversize", "too long", 1, begun), now=NOW, args=object())
+    if becomes == "applied":
+        assert isinstance(found, Applied)
+        assert json.loads(found.result_json_text) == {"truncated": True, "bytes": None, "start": "x" * 2000}
+        return
+    assert not isinstance(found, Applied)
+    assert found.code == becomes
+    assert isinstance(found, Refused) == (becomes == "http_402")
+
+
+def test_a_read_whose_answer_is_too_long_is_not_tried_again() -> None:
+    tool = dataclasses.replace(RAW, effect=Effect.READ, returns=DebitReceipt)
+    found = classify(tool, Lost("oversize", "too long", 1, BEGUN), now=NOW)
+    assert isinstance(found, Refused)
+    assert (found.code, found.retryable) == ("oversize", False)
 
 
 def test_the_receipt_is_where_the_tool_says() -> None:

@@ -122,9 +122,9 @@ def test_a_tool_that_cancels_itself_leaves_the_outcome_unknown(executor: ThreadP
     ]
 
 
-def test_a_result_that_does_not_fit_the_model_is_kept(executor: ThreadPoolExecutor) -> None:
+def test_a_result_that_does_not_fit_the_model_is_kept_and_marked(executor: ThreadPoolExecutor) -> None:
     outcome = run(lambda _args, _attempt: {"other": float("nan")}, executor)
-    assert outcome == Applied('{"other": NaN}', None)
+    assert outcome == Applied('{"other": NaN}', None, strange=True)
 
 
 def test_a_thread_that_takes_too_long_is_left_behind(executor: ThreadPoolExecutor) -> None:
@@ -220,7 +220,7 @@ def test_a_tool_that_got_its_thread_after_its_time_is_not_run(executor: ThreadPo
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("done", Applied('"done"', None)), (NotApplied("no"), Refused("no", "", retryable=False))],
+    [("done", Applied('"done"', None, strange=True)), (NotApplied("no"), Refused("no", "", retryable=False))],
 )
 def test_what_a_thread_answers_after_its_time_is_told(
     executor: ThreadPoolExecutor, answer: object, expected: Outcome
@@ -261,7 +261,7 @@ def test_what_a_coroutine_answers_after_its_time_is_told_unless_it_was_cancelled
             await asyncio.sleep(0)
         return told
 
-    assert asyncio.run(scenario(stubborn)) == [Applied('"done"', None)]
+    assert asyncio.run(scenario(stubborn)) == [Applied('"done"', None, strange=True)]
     assert asyncio.run(scenario(obedient)) == []
 
 
@@ -297,7 +297,7 @@ def test_context_variables_reach_the_thread(executor: ThreadPoolExecutor) -> Non
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("set")
     outcome = run(lambda _args, _attempt: variable.get(), executor)
-    assert outcome == Applied('"set"', None)
+    assert outcome == Applied('"set"', None, strange=True)
 
 
 def test_a_cancelled_worker_cancels_its_tool(executor: ThreadPoolExecutor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,6 +21,8 @@ from fencepost.tools import compensation_key
 from fencepost_workers.attempts import expect
 from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Message, Role
+
+log = logging.getLogger(__name__)
 
 
 class Compensator(Role):
@@ -59,8 +62,12 @@ class Compensator(Role):
             if held.term.owner not in self._results:
                 raise LookupError(f"the result of call {offset.forward.id} was not gathered")
             result = self._results.pop(held.term.owner)
+        digest = offset.forward.result
+        damaged = result is not None and digest is not None and not reads.intact(digest, result)
         loop = asyncio.get_running_loop()
-        proposal = await loop.run_in_executor(self.worker.executor, self._propose, offset, result)
+        proposal = await loop.run_in_executor(
+            self.worker.executor, self._damaged if damaged else self._propose, offset, result
+        )
         fault("compensate.after_plan")
         return c.RecordCompensation(
             **self.stamped(offset.run.tenant, offset.run.id),
@@ -69,6 +76,13 @@ class Compensator(Role):
             proposal=proposal,
             call_id=uuid7(),
         )
+
+    def _damaged(self, order: c.Offset, _: bytes | None) -> Rejected:
+        """Nothing is offset by what nobody recorded: a person asks for it again once it is restored."""
+        forward = order.forward
+        why = f"the stored result {forward.result} of call {forward.id} was changed: its hash is another"
+        log.error("call %s is not offset: %s", forward.id, why)
+        return Rejected(5, "damaged_result", why, forward.tool, f"offset {forward.label}", forward.arguments)
 
     def _propose(self, order: c.Offset, result: bytes | None) -> Validated | Rejected:
         forward = order.forward

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from fencepost.ledger.reads import ContextCall, Subject
+from fencepost.outcomes import fits
+from fencepost.output import Output, shown, told_error, told_receipt, withheld
+from fencepost.states import CallState
 from fencepost.subjects import Run
-from fencepost.tools import CallView, load_result
+from fencepost.tools import CallView, Tool, load_result
 
 KEPT_FROM = 16
 """Calls from which on a run's are kept: a short history is read as fast as it is remembered."""
@@ -87,17 +90,25 @@ class Contexts:
                 self._total -= self._kept.popitem(last=False)[1].size
 
 
+_OURS = frozenset({CallState.REJECTED, CallState.CANCELLED})
+"""Ends of calls that were never sent: what is said of them is ours."""
+_NOTHING_SHOWN = Output(promote=())
+
+
 class _View(CallView):
     """A view whose JSON is parsed when it is first looked at: most planners look at their last few calls."""
 
-    def __init__(self, call: ContextCall) -> None:
+    def __init__(self, call: ContextCall, tool: Tool | None) -> None:
+        output = tool.output if tool is not None else _NOTHING_SHOWN
         self.__dict__.update(
             call_id=call.label,
             tool=call.tool,
             state=call.state,
-            error=call.error,
-            receipt=call.receipt,
+            error=told_error(call.error, output, ours=call.state in _OURS),
+            receipt=told_receipt(call.receipt, output, tool.receipt if tool is not None else None),
             _call=call,
+            _tool=tool,
+            _output=output if tool is not None else None,
         )
 
     @cached_property
@@ -106,12 +117,25 @@ class _View(CallView):
         return load_result(self.__dict__["_call"].arguments)
 
     @cached_property
+    def untrusted(self) -> bool:
+        """Whether nobody vouches for it: its tool does not, or it is not what its tool declares."""
+        tool, data = self.__dict__["_tool"], self.__dict__["_call"].result
+        if tool is None or tool.taints or data is None:
+            return tool is None or tool.taints
+        return not fits(tool, None, bytes(data).decode("utf-8", "surrogatepass"))
+
+    @cached_property
     def result(self) -> Any:
-        """As stored, None where there is none."""
-        data = self.__dict__["_call"].result
-        return load_result(bytes(data).decode("utf-8", "surrogatepass")) if data is not None else None
+        """What the tool's declaration lets a planner see of what is stored; None where there is nothing."""
+        data, output = self.__dict__["_call"].result, self.__dict__["_output"]
+        if data is None:
+            return None
+        return withheld(bytes(data)) if output is None else shown(bytes(data), output)
 
 
-def views(calls: Iterable[ContextCall]) -> tuple[CallView, ...]:
-    """One view per call, of their own: what a planner does to one is seen by no other turn."""
-    return tuple(_View(call) for call in calls)
+def views(calls: Iterable[ContextCall], known: Callable[[str, int], Tool | None]) -> tuple[CallView, ...]:
+    """One view per call, of their own: what a planner does to one is seen by no other turn.
+
+    Of a tool that this process does not know nobody says what a planner may see: its result is withheld.
+    """
+    return tuple(_View(call, known(call.tool, call.tool_version)) for call in calls)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from fencepost import commands as c
@@ -20,7 +20,7 @@ from fencepost.proposals import validate
 from fencepost.states import Queue
 from fencepost.subjects import Run
 from fencepost.testing import fault
-from fencepost.tools import Context, Turn
+from fencepost.tools import Context, Tool, Turn
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.contexts import Contexts, Known, views
@@ -42,6 +42,7 @@ class Planner(Role):
         self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._contexts: dict[str, Known] = {}  # by the owner of the term
+        self._damaged: dict[str, str] = {}  # what of them is not what was recorded
         self._calls = Contexts()
         self._planners: dict[tuple[str, int], models.Planner] = {}
         self._lock = threading.Lock()
@@ -59,15 +60,21 @@ class Planner(Role):
         fault("planner.after_claim")
         runs = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
         known = {owner: self._calls.known(run) for owner, run in runs.items()}
+        damaged: dict[str, str] = {}
         called = [(run.tenant, run.id, known[owner].version) for owner, run in runs.items() if run.calls]
         if called:
             with self.worker.pool.reading() as connection:
                 read = reads.context_calls(connection, called)
             for owner, run in runs.items():
-                known[owner] = known[owner].grown(read.get((run.tenant, run.id), ()))
-                self._calls.keep(run, known[owner])
+                news = read.get((run.tenant, run.id), ())
+                known[owner] = known[owner].grown(news)
+                if (damage := next((d for call in news if (d := call.damaged)), None)) is not None:
+                    damaged[owner] = damage
+                else:
+                    self._calls.keep(run, known[owner])
         with self._lock:
             self._contexts.update(known)
+            self._damaged.update(damaged)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Ask for the next turn, validate what it proposes, and say what to record."""
@@ -75,10 +82,16 @@ class Planner(Role):
         run = plan.run
         with self._lock:
             known = self._contexts.pop(held.term.owner, None)
+            damage = self._damaged.pop(held.term.owner, None)
         if known is None:
             raise LookupError(f"the context of run {run.id} was not gathered; its takeover plans it")
-        spec = self.worker.app.find_planner(run.planner, run.planner_version)
-        context = context_of(run, known.calls)
+        fields = self.stamped(run.tenant, run.id)
+        if damage is not None:  # no planner decides on what nobody recorded
+            log.error("run %s is not planned: %s", run.id, damage)
+            return c.RecordPlanLost(**fields, term=held.term, code="damaged_result", message=damage)
+        app = self.worker.app
+        spec = app.find_planner(run.planner, run.planner_version)
+        context = context_of(run, known.calls, lambda name, version: app.registry.get((name, version)))
         try:
             planner = self._planner(spec)
             left = held.remaining(plan.timeout)
@@ -93,7 +106,6 @@ class Planner(Role):
         except Exception as error:
             log.warning("planner %s failed on run %s", run.planner, run.id, exc_info=True)
             code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
-        fields = self.stamped(run.tenant, run.id)
         return c.RecordPlanLost(**fields, term=held.term, code=code, message=message)
 
     def _planner(self, spec: PlannerSpec) -> models.Planner:
@@ -150,7 +162,7 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
     return sanitize(said, MESSAGE_CHARS)
 
 
-def context_of(run: Run, calls: Sequence[ContextCall]) -> Context:
+def context_of(run: Run, calls: Sequence[ContextCall], tool: Callable[[str, int], Tool | None]) -> Context:
     """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
     return Context(
         run_id=str(run.id),
@@ -158,6 +170,7 @@ def context_of(run: Run, calls: Sequence[ContextCall]) -> Context:
         principal=run.principal,
         input=json.loads(run.request)["input"],
         turn=run.turn + 1,
-        calls=views(calls),
+        calls=views(calls, tool),
         deadline=run.deadline,
+        tainted=run.tainted is not None,
     )

@@ -37,7 +37,7 @@ from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
-from fencepost.taint import brought
+from fencepost.taint import UNTRUSTED, brought
 from fencepost.tools import Tool
 from fencepost.wire import fingerprint
 
@@ -312,7 +312,7 @@ def _applied(fold: Fold, call: Call, tool: Tool, command: RecordOutcome, outcome
         "result": command.result.digest if command.result else None,
         "preview": command.result.preview if command.result else None,
         "requests": command.requests,
-        **brought(tool),
+        **({UNTRUSTED: True} if outcome.strange else brought(tool)),
     }
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 

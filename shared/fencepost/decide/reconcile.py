@@ -232,7 +232,7 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     elif isinstance(decision, recovery.Succeed):
         known = {"receipt": decision.receipt, "result": decision.result}
         body = {"to": C.SUCCEEDED, "proof": decision.proof, "fence": fence}
-        body |= known | {"preview": _preview(fold, decision.result)} | outside
+        body |= known | {"preview": _preview(fold, decision.result), **outside}
         fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
     elif isinstance(decision, recovery.Fail):
         body = {"to": C.FAILED, "proof": decision.proof, "fence": fence, **outside}

@@ -6,6 +6,7 @@ takes one round trip, whatever the number of subjects.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -20,7 +21,8 @@ _SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
 
 _CONTEXT_CALLS = """
 SELECT calls.tenant, calls.run, calls.id, calls.turn, calls.ordinal, calls.version, calls.label, calls.tool,
-       calls.arguments, calls.state, payloads.data, calls.error, calls.receipt
+       calls.arguments, calls.state, payloads.data, calls.error, calls.receipt, calls.tool_version,
+       calls.result
 FROM unnest(%(tenants)s::text[], %(ids)s::uuid[], %(versions)s::bigint[]) AS s (tenant, id, version)
 JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
     AND calls.version > s.version
@@ -56,6 +58,21 @@ class ContextCall:
     result: bytes | None
     error: str | None
     receipt: str | None
+    tool_version: int = 0
+    digest: str | None = None
+
+    @property
+    def damaged(self) -> str | None:
+        """What is wrong with its stored result, in a sentence; None where it is what was recorded."""
+        if self.digest is None or (self.result is not None and intact(self.digest, self.result)):
+            return None
+        what = "is missing" if self.result is None else "was changed: its hash is another"
+        return f"the stored result {self.digest} of call {self.id} {what}; restore it from a backup"
+
+
+def intact(digest: str, data: bytes) -> bool:
+    """Whether these are the bytes that were kept under this digest."""
+    return hashlib.sha256(data).hexdigest() == digest
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from fencepost.dependencies import DependencySpec
-from fencepost.outcomes import Answered, Applied, Outcome, Sent
+from fencepost.outcomes import Answered, Applied, Lost, Outcome, Sent
 from fencepost.tools import Response
 
 HIDDEN: Final = "***"
@@ -71,18 +71,25 @@ class Credentials:
 
     def hide_sent(self, sent: Sent) -> Sent:
         """What came of a request, without credentials in body, headers or message."""
-        if not isinstance(sent, Answered):
-            return replace(sent, message=self.hide(sent.message))
-        answer = sent.response
+        if isinstance(sent, Answered):
+            return replace(sent, response=self._hide_answer(sent.response))
+        hidden = replace(sent, message=self.hide(sent.message))
+        if (
+            isinstance(hidden, Lost) and hidden.begun is not None
+        ):  # its end, where one may be cut, is not kept
+            return replace(hidden, begun=self._hide_answer(hidden.begun))
+        return hidden
+
+    def _hide_answer(self, answer: Response) -> Response:
         headers = {name: self.hide(value) for name, value in answer.headers.items()}
         body = self.hide(answer.body.decode("latin-1")).encode("latin-1")  # any bytes, and back
-        return replace(sent, response=Response(answer.status, headers, body))
+        return Response(answer.status, headers, body)
 
     def hide_outcome(self, outcome: Outcome) -> Outcome:
         """The outcome without credentials in result, receipt or message."""
         if isinstance(outcome, Applied):
             receipt = None if outcome.receipt is None else self.hide(outcome.receipt)
-            return Applied(self.hide(outcome.result_json_text), receipt)
+            return replace(outcome, result_json_text=self.hide(outcome.result_json_text), receipt=receipt)
         return replace(outcome, code=self.hide(outcome.code), message=self.hide(outcome.message))
 
 

@@ -50,7 +50,9 @@ Kind = Literal["effect", "lookup"]
 
 
 class _Oversize(Exception):
-    pass
+    def __init__(self, most: int, begun: Response) -> None:
+        super().__init__(f"the answer is longer than {most} bytes")
+        self.begun = begun
 
 
 class _TooLate(Exception):
@@ -263,10 +265,10 @@ class HttpEngine:
                 async for chunk in response.aiter_raw():
                     body += chunk
                     if len(body) > self._max_response_bytes:
-                        raise _Oversize(f"the answer is longer than {self._max_response_bytes} bytes")
+                        raise _Oversize(self._max_response_bytes, _response(response, body))
             finally:
                 await response.aclose()
-        return Response(response.status_code, _joined(response.headers.multi_items()), bytes(body))
+        return _response(response, body)
 
 
 async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float, wire: _Wire) -> Response:
@@ -305,7 +307,8 @@ def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
             if isinstance(error, _Oversize | TooMuch)
             else "connection_lost"
         )
-        return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched)
+        begun = error.begun if isinstance(error, _Oversize) else None
+        return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched, begun)
     if isinstance(error, OutboundRefused):
         return NotSent(error.code, sanitize(error, _TOLD_CHARS), retryable=False)
     if isinstance(error, httpcore2.ConnectError | httpcore2.ConnectTimeout):
@@ -339,6 +342,10 @@ def _request(stored: StoredRequest, headers: list[tuple[str, str]], wire: _Wire)
     return httpx2.Request(
         stored.method, stored.target, headers=headers, content=content, extensions={"trace": wire}
     )
+
+
+def _response(response: httpx2.Response, body: bytearray) -> Response:
+    return Response(response.status_code, _joined(response.headers.multi_items()), bytes(body))
 
 
 def _joined(pairs: list[tuple[str, str]]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from fencepost.outcomes import (
     Refused,
     Unsure,
     answers_other,
+    fits,
     receipt_of,
     refused,
     result_text,
@@ -161,8 +162,9 @@ def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Ou
     if inspect.iscoroutine(result):
         result.close()
         return Unsure("not_awaited", f"{tool.name} is a def that returned a coroutine; declare it async def")
-    text, receipt = result_text(result, hide=hide), receipt_of(tool, result)
-    return answers_other(tool, args, result) or Applied(text, receipt)
+    text, receipt = result_text(result, hide=hide, most=tool.output.max_bytes), receipt_of(tool, result)
+    strange = not fits(tool, result, text)
+    return answers_other(tool, args, result) or Applied(text, receipt, strange)
 
 
 def _timeout(left: float) -> Unsure:
