@@ -7,8 +7,8 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
-from fencepost.declarations import ToolOptions
 from fencepost.contracts.carriers import KeyCarrier, Place
+from fencepost.declarations import ToolOptions
 from fencepost.tools import StoredRequest, operation_key
 
 KEY = operation_key("t", "pay/default", "pay.now", ("order", "o-1"))

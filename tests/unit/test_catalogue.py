@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
-from fencepost.declarations import ToolOptions
 from fencepost.contracts import (
     Contract,
     Dedupes,
@@ -23,6 +22,7 @@ from fencepost.contracts import (
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.contracts.catalogue import ENTRIES, HTTP, OBJECT_STORE, PAYPAL_ORDERS, SQUARE, STRIPE_V1
 from fencepost.contracts.entries import Entry, problems
+from fencepost.declarations import ToolOptions
 from fencepost.tools import operation_key
 from fencepost_ops.cli import main
 
