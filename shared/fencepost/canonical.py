@@ -10,6 +10,7 @@ change of these rules.
 import hashlib
 import json
 import re
+from collections.abc import Callable
 from math import isfinite
 from typing import Any, Final, TypeAlias, cast
 
@@ -279,11 +280,18 @@ def reveal(text: str) -> str:
 
     Only for reading: of what is stored and compared no character changes.
     """
-    return text if text.isascii() and text.isprintable() else _UNSEEN.sub(_spelled, text)
+    return revealed(text, _spelled)
 
 
-def _spelled(match: re.Match[str]) -> str:
-    code = ord(match[0])
+def revealed(text: str, spelled: Callable[[str], str]) -> str:
+    """`text` with each character that nobody would see spelled in a way of the caller's."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSEEN.sub(lambda match: spelled(match[0]), text)
+
+
+def _spelled(letter: str) -> str:
+    code = ord(letter)
     return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 

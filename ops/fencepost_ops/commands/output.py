@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from fencepost.canonical import sanitize
+from fencepost.canonical import reveal, revealed, sanitize
 from fencepost.clock import NEVER, rfc3339
 from fencepost_ops.commands.durations import spoken
 
@@ -51,12 +51,17 @@ def console(*, err: bool = False) -> Console:
 
 def print_json(value: object) -> None:
     """One JSON document on stdout: dataclasses as objects, times as RFC 3339, durations in seconds."""
-    click.echo(json.dumps(plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout)))
+    click.echo(_escaped(json.dumps(plain(value), indent=2, ensure_ascii=not _utf8(sys.stdout))))
 
 
 def print_json_line(value: object) -> None:
     """One JSON document on one line of stdout, for a program that reads as we write."""
-    click.echo(json.dumps(plain(value), ensure_ascii=not _utf8(sys.stdout)))
+    click.echo(_escaped(json.dumps(plain(value), ensure_ascii=not _utf8(sys.stdout))))
+
+
+def _escaped(text: str) -> str:
+    """The same JSON, with characters that a terminal acts upon or nobody sees as escapes of JSON."""
+    return revealed(text, lambda letter: json.dumps(letter)[1:-1])
 
 
 def _utf8(stream: Any) -> bool:
@@ -78,11 +83,16 @@ def plain(value: object) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
+def one_line(text: str) -> str:
+    """`text` as part of a line: what would move the cursor, or be seen by nobody, is spelled out."""
+    return reveal(text.replace("\n", " ").replace("\r", "\\r"))
+
+
 def shown(value: object, style: str = "") -> Text:
     """A cell: None is empty, controls become visible, states have their colour."""
     if isinstance(value, Text):
         return value
-    text = "" if value is None else sanitize(value, _CELL).replace("\n", " ⏎ ").replace("\t", " ")
+    text = "" if value is None else one_line(sanitize(value, _CELL).replace("\n", " ⏎ ").replace("\t", " "))
     return Text(text, style=style or STYLES.get(text, ""))
 
 

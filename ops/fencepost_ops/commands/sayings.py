@@ -10,6 +10,7 @@ from fencepost.canonical import sanitize
 from fencepost.clock import NEVER, parse_rfc3339
 from fencepost.events import Event, EventType
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import one_line
 
 _TEXT: Final = 160  # characters of one stored text in a line
 E = EventType
@@ -28,7 +29,7 @@ def detail(event: Event) -> str:
 
 def cut(text: object) -> str:
     """A stored text as part of one line."""
-    return sanitize(text, _TEXT).replace("\n", " ").strip()
+    return one_line(sanitize(text, _TEXT)).strip()
 
 
 def _words(_: Event, data: Mapping[str, Any]) -> str:
