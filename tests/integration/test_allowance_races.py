@@ -15,7 +15,7 @@ from fencepost import commands as c
 from fencepost.allowances import Allowance
 from fencepost.ledger import allowances as counters
 from fencepost.ledger.apply import Ledger
-from fencepost.ledger.connect import Session
+from fencepost.ledger.session import Session
 from tests.awaiting import until
 from tests.integration.allowed import DONE, NOT_DONE, Allowed, name, under
 from tests.integration.ledger_bench import Bench

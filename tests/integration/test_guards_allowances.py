@@ -92,14 +92,15 @@ def test_a_counter_is_never_below_nothing(target: Target) -> None:
 
 
 def test_a_counter_does_not_become_another(target: Target) -> None:
-    for column, value in (
+    changes: list[tuple[str, Any]] = [
         ("tenant", "other"),
         ("key", "other"),
         ("allowance", "other"),
         ("since", "2026-01-01T00:00:00Z"),
         ("until", "2026-01-01T00:00:00Z"),
         ("first_call", target.run),
-    ):
+    ]
+    for column, value in changes:
         assert target.update("ToolAttemptStarted", **{column: value}) == "FP001", column
 
 

@@ -145,6 +145,17 @@ class ChangeRow:
     said: str
 
 
+@dataclass(frozen=True, slots=True)
+class AllowanceRow:
+    """A row of `allowances`: what is used and held of one counter."""
+
+    tenant: str
+    key: str
+    allowance: str
+    used_count: int
+    used_minor: int
+
+
 _SPELLED = {
     "events.body": "body::text AS body",
     "runs.may_turn": "coalesce((request -> 'budget' ->> 'turns')::integer, 16) AS may_turn",
@@ -182,6 +193,7 @@ _OPERATIONS = _Wanted(
 )
 _EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
 _CHANGES = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes ORDER BY at, id"
+_ALLOWANCES = "SELECT tenant, key, allowance, used_count, used_minor FROM fencepost.allowances"
 _EVIDENCE = _Wanted(
     "SELECT count(*) FROM fencepost.evidence",
     "SELECT count(*) FROM fencepost.evidence"
@@ -202,6 +214,9 @@ class Tables:
     whole: bool = True
     """Whether these are all runs; else the keys are those of their calls."""
     changes: tuple[ChangeRow, ...] = ()
+    allowances: dict[tuple[str, str], AllowanceRow] = field(default_factory=dict)
+    read_at: datetime | None = None
+    """The ledger's clock."""
 
 
 class Snapshot:
@@ -214,6 +229,7 @@ class Snapshot:
     def tables(self) -> Tables:
         """All rows but the events."""
         evidence = self._connection.execute(*self._asked(_EVIDENCE)).fetchone()
+        clock = self._connection.execute("SELECT fencepost.now()").fetchone()
         return Tables(
             {(r.tenant, r.id): r for r in self._read(RunRow, *self._asked(_RUNS))},
             {(c.tenant, c.id): c for c in self._read(CallRow, *self._asked(_CALLS))},
@@ -223,6 +239,8 @@ class Snapshot:
             {(o.tenant, o.key): o for o in self._read(OperationRow, *self._asked(_OPERATIONS))},
             self._runs is None,
             tuple(self._read(ChangeRow, _CHANGES)),
+            {(a.tenant, a.key): a for a in self._read(AllowanceRow, _ALLOWANCES)},
+            clock[0] if clock is not None else None,
         )
 
     def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:

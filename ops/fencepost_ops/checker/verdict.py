@@ -11,6 +11,7 @@ import psycopg
 
 from fencepost.states import RunStatus
 from fencepost_ops.checker import chain, dispatches, effects, openings, spending, wire
+from fencepost_ops.checker.allowances import Counters
 from fencepost_ops.checker.books import BookReader, Books, read_books
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables, snapshot
 from fencepost_ops.checker.keys import keys
@@ -48,6 +49,8 @@ def check(
         tables = taken.tables()
         seen = _Seen(tables, known, Standings.of(tables.changes, tolerance))
         _histories(findings, taken, seen)
+    findings.broken("I13", seen.counters.broken(tables))
+    findings.looked("I13", seen.counters.count)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
     ledger = Ledgered(tables, seen.started, seen.people, seen.absent)
@@ -73,6 +76,7 @@ class _Seen:
         self.tables = tables
         self.terms = terms
         self.standings = standings
+        self.counters = Counters()
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
         self.absent: set[UUID] = set()
@@ -109,6 +113,7 @@ def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow])
         for invariant, rule in rules_for(event.type):
             findings.broken(invariant, rule(story, event, body))
         story.tell(event, body)
+        findings.broken("I13", seen.counters.tell(story, event, body))
     findings.broken("I3", dispatches.rows(key, calls, story))
     findings.broken("I3", seen.standings.sent(story))
     findings.broken("I4", attempts(key, story))

@@ -1,0 +1,142 @@
+"""Allowances before the checker: counters that are not as told, and attempts beyond a limit (I13)."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+from unittest.mock import patch
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from fencepost import commands as c
+from fencepost.allowances import Allowance
+from fencepost.decide import allow
+from fencepost.ledger import allowances as counters
+from fencepost_ops.checker import Report, Violation, check
+from tests.integration.allowed import DONE, NOT_DONE, NOT_YET, Allowed, name, under
+from tests.integration.ledger_bench import Bench
+
+
+def checked(bench: Bench) -> Report:
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as connection:
+        return check(connection, None, settled=False)
+
+
+def found(report: Report, allowance: str) -> list[Violation]:
+    """What I13 has against an allowance. Nothing else may be violated: other tests leave nothing behind."""
+    broken = {verdict.invariant: verdict.violations for verdict in report.verdicts if verdict.violations}
+    assert set(broken) <= {"I13"}, broken
+    mine = [violation for violation in broken.get("I13", ()) if f"allowance {allowance}" in violation.message]
+    assert len(mine) == len(broken.get("I13", ())), broken
+    return mine
+
+
+@contextmanager
+def unguarded(bench: Bench) -> Iterator[None]:
+    """Postgres lets counters be anything."""
+    bench.sql("ALTER TABLE fencepost.allowances DISABLE TRIGGER guard_allowance")
+    try:
+        yield
+    finally:
+        bench.sql("ALTER TABLE fencepost.allowances ENABLE TRIGGER guard_allowance")
+
+
+def _history(allowed: Allowed) -> list[UUID]:
+    """A call that succeeds, one that fails and is found to have happened, one that holds, one refused."""
+    bench = allowed.bench
+    calls = allowed.calls(4)
+    bench.record(*allowed.sent(calls[0]), DONE)
+    send, term = allowed.sent(calls[1])
+    bench.record(send, term, NOT_DONE)
+    bench.record(*allowed.sent(calls[2]), NOT_YET)
+    bench.one(bench.evidence(send, term, DONE))
+    allowed.refused(calls[3])
+    return calls
+
+
+def test_what_is_used_held_given_back_and_came_to_light_is_what_histories_tell(bench: Bench) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=2, window=timedelta(days=3000))) as allowed:
+        _history(allowed)
+        assert allowed.used(few) == [(3, 0)]
+        report = checked(bench)
+        assert found(report, few) == []
+        assert next(v for v in report.verdicts if v.invariant == "I13").count > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("UPDATE fencepost.allowances SET used_count = 2 WHERE allowance = %s", "counts 2 calls"),
+        ("UPDATE fencepost.allowances SET used_minor = 7 WHERE allowance = %s", "and 7"),
+        ("DELETE FROM fencepost.allowances WHERE allowance = %s", "is gone"),
+    ],
+)
+def test_a_counter_that_is_not_what_histories_tell_is_found(bench: Bench, change: str, says: str) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=2)) as allowed:
+        _history(allowed)
+        kept = bench.sql("SELECT to_json(a) FROM fencepost.allowances a WHERE allowance = %s", few)[0][0]
+        with unguarded(bench):
+            bench.sql(change, few)
+            (violation,) = found(checked(bench), few)
+            assert says in violation.message
+            assert "histories tell of 3 calls" in violation.message
+            bench.sql("DELETE FROM fencepost.allowances WHERE allowance = %s", few)
+            put = (
+                "INSERT INTO fencepost.allowances SELECT * FROM json_populate_record(%s::fencepost.allowances"
+            )
+            put = put.replace("%s::fencepost.allowances", "NULL::fencepost.allowances, %s")
+            bench.sql(put + ")", json.dumps(kept))
+        assert found(checked(bench), few) == []
+
+
+def test_a_counter_of_which_no_history_tells_is_found(bench: Bench) -> None:
+    few = name()
+    with unguarded(bench):
+        bench.sql(
+            "INSERT INTO fencepost.allowances (tenant, key, allowance, first_call, used_count)"
+            " VALUES ('shop', 'x', %s, gen_random_uuid(), 1)",
+            few,
+        )
+        (violation,) = found(checked(bench), few)
+        assert "histories tell of 0 calls" in violation.message
+        bench.sql("DELETE FROM fencepost.allowances WHERE allowance = %s", few)
+
+
+def test_a_counter_may_be_gone_a_day_after_its_window_and_no_sooner(bench: Bench) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=2, window=timedelta(minutes=1))) as allowed:
+        bench.record(*allowed.sent(allowed.calls(1)[0]), DONE)
+        kept = bench.sql("SELECT to_json(a) FROM fencepost.allowances a WHERE allowance = %s", few)[0][0]
+        with unguarded(bench):
+            bench.sql("DELETE FROM fencepost.allowances WHERE allowance = %s", few)
+            assert len(found(checked(bench), few)) == 1
+            bench.sql(
+                "INSERT INTO fencepost.allowances"
+                " SELECT * FROM json_populate_record(NULL::fencepost.allowances, %s)",
+                json.dumps(kept),
+            )
+        bench.ahead(86400 + 60)
+        with bench.pools[0].connection() as connection:
+            counters.forget(connection)
+            connection.commit()
+        assert allowed.used(few) == []
+        assert found(checked(bench), few) == []
+
+
+def test_attempts_beyond_a_limit_are_found_and_named(bench: Bench) -> None:
+    # The last of this file: what it leaves behind stays violated.
+    few = name()
+    with under(bench, Allowance(id=few, count=2)) as allowed:
+        calls = allowed.calls(3)
+        nothing: Any = None
+        with unguarded(bench), patch.object(allow, "refused", lambda _share, _used: nothing):
+            for call in calls:
+                assert isinstance(allowed.claimed(call), c.Send)
+        (violation,) = found(checked(bench), few)
+        assert f"with it 3 calls of allowance {few}, whose limit is 2, were held" in violation.message
+        assert (violation.call, violation.attempt) == (calls[2], 1)
