@@ -34,6 +34,7 @@ COMMANDS: Final = {
     "unresolved": "fencepost_ops.commands.unresolved:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
+    "result": "fencepost_ops.commands.result:result",
     "stats": "fencepost_ops.commands.stats:stats",
     "audit": "fencepost_ops.commands.audit:audit",
     "intake": "fencepost_ops.commands.intake:intake",
@@ -55,7 +56,7 @@ COMMANDS: Final = {
 
 SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
-    "Send runs and follow them": ("enqueue", "runs", "show", "watch", "cancel", "tools"),
+    "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
     "Say who may": ("policy", "principals", "principal", "delegations", "delegate", "revoke"),
     "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from fencepost.canonical import sanitize
 from fencepost.errors import NotFound
 from fencepost.ledger import listings, refusals
-from fencepost_ops.commands.output import print_json, when
+from fencepost_ops.commands.output import print_json, seen, when
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
 
 _SHOWN = 300  # characters of a message; --json has all that was kept
@@ -37,10 +36,10 @@ def intake(ctx: click.Context, session: Session, tenant: str | None, limit: int,
         click.echo("no message was refused")
     else:
         for one in found:
-            click.echo(f"{one.id}  queue {sanitize(one.queue, 100)}, {when(one.received_at, now)}")
-            click.echo(f"  for      {sanitize(one.tenant, 100)} as {sanitize(one.principal, 200)}")
-            click.echo(f"  refused  {sanitize(one.error, 400)}")
-            click.echo(f"  message  {sanitize(one.message, _SHOWN)}")
+            click.echo(f"{one.id}  queue {seen(one.queue, 100)}, {when(one.received_at, now)}")
+            click.echo(f"  for      {seen(one.tenant, 100)} as {seen(one.principal, 200)}")
+            click.echo(f"  refused  {seen(one.error, 400)}")
+            click.echo(f"  message  {seen(one.message, _SHOWN)}")
     ctx.exit(1 if found else 0)
 
 

@@ -83,6 +83,11 @@ def plain(value: object) -> Any:
     return str(value) if isinstance(value, UUID) else value
 
 
+def seen(value: object, limit: int) -> str:
+    """A stored text as part of one line, at most about `limit` characters of it."""
+    return one_line(sanitize(value, limit))
+
+
 def one_line(text: str) -> str:
     """`text` as part of a line: what would move the cursor, or be seen by nobody, is spelled out."""
     return reveal(text.replace("\n", " ").replace("\r", "\\r"))

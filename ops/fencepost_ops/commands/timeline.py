@@ -51,6 +51,8 @@ def header(history: History) -> Iterator[str]:
     yield f"turns {run.turn} · calls {run.calls} · attempts {run.attempts} · effects not offset {run.effects}"
     if run.preview is not None:
         yield f"result {cut(run.preview)}"
+    if run.tainted is not None:
+        yield f"tainted by event {run.tainted}: it may know what nobody vouches for"
 
 
 def event_rows(history: History, *, bodies: bool = False) -> Iterator[tuple[object, ...]]:

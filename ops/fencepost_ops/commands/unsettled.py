@@ -8,14 +8,13 @@ from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
-from fencepost.canonical import sanitize
 from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.ledger.unresolved import Sent, Story, Unresolved
 from fencepost.states import CallState
 from fencepost.wire import StoredRequest
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.masking import masked_target, masked_text
-from fencepost_ops.commands.output import when
+from fencepost_ops.commands.output import seen, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.timeline import how_to_repair
 
@@ -52,7 +51,7 @@ def full(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
     if call.compensates is not None:
         yield f"  offsets {call.compensates}"
     yield f"  age     {spoken(now - call.since) if call.since is not None else 'not known'}{since}"
-    yield f"  asks    {sanitize(masked_text(call.arguments), BODY)}"
+    yield f"  asks    {seen(masked_text(call.arguments), BODY)}"
     yield from _request(call)
     for sent in _newest(story.sent):
         yield f"  sent    {_sent(sent)}"
@@ -147,14 +146,14 @@ def pending(call: Unresolved, now: datetime) -> str | None:
 def _line(call: Unresolved) -> str:
     stored = _stored(call)
     if stored is None:
-        return sanitize(masked_text(call.arguments), _LINE)
-    return sanitize(f"{stored.method} {masked_target(stored.target)}", _LINE)
+        return seen(masked_text(call.arguments), _LINE)
+    return seen(f"{stored.method} {masked_target(stored.target)}", _LINE)
 
 
 def _request(call: Unresolved) -> Iterator[str]:
     stored = _stored(call)
     if stored is not None:
-        yield f"  request {sanitize(f'{stored.method} {masked_target(stored.target)}', BODY)}"
+        yield f"  request {seen(f'{stored.method} {masked_target(stored.target)}', BODY)}"
         yield f"  body    {_body(stored)}"
 
 
@@ -173,7 +172,7 @@ def _body(stored: StoredRequest) -> str:
         text = stored.body.decode("utf-8")
     except UnicodeDecodeError:
         return f"{len(stored.body)} bytes that are no text"
-    return sanitize(masked_text(text), BODY) if text else "empty"
+    return seen(masked_text(text), BODY) if text else "empty"
 
 
 def _last_sent(story: Story, now: datetime) -> str:
