@@ -327,10 +327,8 @@ class CedarEngine:
             return self._erred(request, sanitize(error, 300), {})
         if answer.errors:
             return self._erred(request, "; ".join(answer.errors), digests)
-        deciding = [self.compiled.statements[name] for name in answer.ids]
-        own = any("own_approval" in statement.annotations for statement in deciding)
         ids, who = answer.ids, sanitize(approver.principal, 80)
-        if answer.allows and (own or not asks_itself(request, approver)):
+        if answer.allows and not asks_itself(request, approver):
             return AuthorizationDecision(True, "may approve", self.version, ids, digests=digests)
         if answer.allows:
             reason = f"{who} asks for it and cannot approve it"

@@ -13,8 +13,7 @@ A second permit without the annotation that allows the same call takes nothing a
 annotation lifts these two rules only; a forbid of one's own holds on, and says in `unless` what opens it:
 `unless { context.approvals >= 2 }` asks for two persons.
 
-Nobody approves a call that it asks for, in its own name or on another's behalf, unless the permit of approve
-that lets it carries `@own_approval`.
+Nobody approves a call that it asks for, in its own name or on another's behalf, whatever is permitted.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ annotations are those that mean something:
 `@reason("…")`      what a caller is told when this forbids
 `@within("2h")`     how long an approval that this policy asks for may take and then counts
 `@unattended("…")`  on a permit: `irreversible`, `tainted` or both: what it allows needs no person for that
-`@own_approval`     on a permit of approve: also the run's own principal may approve under it
 `@note("…")`        for whoever reads it
 """
 
@@ -25,7 +24,7 @@ from typing import Any, Final
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 
-ANNOTATIONS: Final = ("id", "reason", "within", "unattended", "own_approval", "note")
+ANNOTATIONS: Final = ("id", "reason", "within", "unattended", "note")
 IRREVERSIBLE, TAINTED = "irreversible", "tainted"
 APPROVE: Final = "approve"
 """The group of the actions of approving."""
@@ -189,9 +188,11 @@ def _check_annotations(annotations: Mapping[str, str], permits: bool) -> None:
         raise ValueError(f"ids that begin with {OURS} belong to the built-in rules; rename {name}")
     if "within" in annotations:
         parse_span(annotations["within"])
-    if not permits and (alone := sorted({"unattended", "own_approval"} & set(annotations))):
-        raise ValueError(f"@{alone[0]} belongs on a permit; a forbid says in `unless` when it does not hold")
     if "unattended" in annotations:
+        if not permits:
+            raise ValueError(
+                "@unattended belongs on a permit; a forbid says in `unless` when it does not hold"
+            )
         words = _words(annotations["unattended"])
         if not words or not set(words) <= {IRREVERSIBLE, TAINTED}:
             raise ValueError(f"@unattended names {IRREVERSIBLE}, {TAINTED} or both")
