@@ -3,6 +3,7 @@
 The service is a test's own: its address and the token for it are in files of the folder, read when used.
 """
 
+import base64
 import logging
 import os
 from datetime import timedelta
@@ -54,7 +55,8 @@ def _tell(args: Login, attempt: Attempt) -> dict[str, Any]:
         except RuntimeError:
             log.exception("logging in failed")
             raise
-    return {"id": password, "said": f"logged in with {password}", "attempt": repr(attempt)}
+    basic = base64.b64encode(f"anna:{password}".encode()).decode()
+    return {"id": password, "said": f"logged in with {password}", "basic": basic, "attempt": repr(attempt)}
 
 
 def add(app: App, folder: Path) -> None:

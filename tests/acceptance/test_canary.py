@@ -21,7 +21,12 @@ from tests.acceptance.stage import Stage, step
 _numbers = itertools.count(1)
 PASSWORD = "canary7f3a9c41e5d2/+pass word"
 TOKEN = "Bearer canaryb81d06aa73f4"
-CANARIES = {"the secret": "7f3a9c41e5d2", "the credential": "b81d06aa73f4"}
+CANARIES = {
+    "the secret": "7f3a9c41e5d2",
+    "the credential": "b81d06aa73f4",
+    "the secret's beginning": "canary7",
+    "the credential's beginning": "canaryb",
+}
 
 
 class Echo(ThreadingHTTPServer):
@@ -46,15 +51,18 @@ class _Handler(BaseHTTPRequestHandler):
         if body["then"] == "drop":
             self.close_connection = True
         elif body["then"] == "refuse":
+            self._answer(422, self._all(body) | {"escaped": quote(str(self._all(body)))})
+        elif body["then"] == "refuse late":  # where what is kept of an answer is cut, and before
             self._answer(
-                422, {"error": "no", "you_sent": self._all(body), "escaped": quote(str(self._all(body)))}
+                422,
+                {"padding": "x" * (490 - len('{"padding": "", "password": "')), "password": body["password"]},
             )
         else:
             self._answer(200, {"id": body["password"], "you_sent": self._all(body)})
 
     def do_GET(self) -> None:
         self._seen({})
-        self._answer(200, {"id": "found", "you_sent": self._all({})})
+        self._answer(200, {"id": f"found {self.headers['X-Password']}", "you_sent": self._all({})})
 
     def _seen(self, body: dict[str, Any]) -> None:
         self.server.seen.append({"path": self.path, "headers": dict(self.headers), "body": body})
@@ -63,11 +71,11 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers["Authorization"]
         coded = base64.b64encode(f"anna:{self.headers['X-Password']}".encode()).decode()
         return {
+            "basic": coded,
             "path": self.path,
+            "token": token,
             "headers": dict(self.headers),
             "body": body,
-            "basic": coded,
-            "token": token,
         }
 
     def _answer(self, status: int, value: Any) -> None:
@@ -100,13 +108,18 @@ def echo(stage: Stage) -> Iterator[Echo]:
 
 
 def login(label: str, tool: str = "echo.login", whose: str = "anna", **more: Any) -> dict[str, Any]:
-    reference, password = f"canary-{next(_numbers)}", {"secret": f"mailbox/{whose}"}
+    reference, password = f"login-{next(_numbers)}", {"secret": f"mailbox/{whose}"}
     return step(tool, label, reference=reference, password=password, **more)
 
 
 def test_no_canary_is_found_anywhere(stage: Stage, echo: Echo) -> None:
     run = stage.send(
-        [login("taken"), login("refused", then="refuse"), login("dropped", then="drop")],
+        [
+            login("taken"),
+            login("refused", then="refuse"),
+            login("dropped", then="drop"),
+            login("cut", then="refuse late"),
+        ],
         [login("told", "echo.tell"), login("raised", "echo.tell", then="raise")],
         [login("unknown", whose="bob"), login("unbuilt", then="no request")],
         deadline_s=120,
@@ -120,13 +133,15 @@ def test_no_canary_is_found_anywhere(stage: Stage, echo: Echo) -> None:
     assert {label: call.state for label, call in calls.items()} == {
         "taken": "SUCCEEDED",
         "refused": "FAILED",
+        "cut": "FAILED",
         "dropped": "SUCCEEDED",
         "told": "SUCCEEDED",
         "raised": "SUCCEEDED",
         "unknown": "FAILED",
         "unbuilt": "REJECTED",
     }
-    assert "you_sent" in str(calls["refused"].error)
+    assert "basic" in str(calls["refused"].error)
+    assert calls["dropped"].receipt == "found plain ***"
     assert "this tenant has no secret mailbox/bob" in str(calls["unknown"].error)
     failed = [e.data["code"] for e in stage.events(run, "ToolAttemptFailed") if e.call == calls["unknown"].id]
     assert failed == ["secret_unavailable"] * 2
@@ -144,7 +159,7 @@ def test_no_canary_is_found_anywhere(stage: Stage, echo: Echo) -> None:
 def _the_service_was_told(echo: Echo) -> None:
     """Every request carried the real values, and none came for what could not be resolved or built."""
     assert [seen["body"].get("then") for seen in echo.seen].count(None) >= 1  # the question
-    assert len([seen for seen in echo.seen if seen["body"]]) == 3
+    assert len([seen for seen in echo.seen if seen["body"]]) == 4
     for seen in echo.seen:
         assert seen["headers"]["Authorization"] == TOKEN
         assert seen["headers"]["X-Password"] == f"plain {PASSWORD}"
@@ -165,11 +180,11 @@ def found(canary: str, text: str) -> bool:
 def test_the_search_finds_what_it_looks_for() -> None:
     for canary in CANARIES.values():
         for before in ("", "a", "ab", "abc"):
-            text = f"{before}canary{canary}z"
+            text = f"{before}canar{canary}z"
             assert found(canary, text)
             assert found(canary, text.encode().hex())
             assert found(canary, base64.b64encode(text.encode()).decode())
-        assert not found(canary, "canary")
+        assert not found(canary, "canary-1")
     assert found(CANARIES["the secret"], PASSWORD)
     assert found(CANARIES["the credential"], TOKEN)
 
