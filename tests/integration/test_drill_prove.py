@@ -51,6 +51,12 @@ NOT_SWITCHED_OFF = {
         f"trigger fencepost.{table}.no_truncate"
         for table in ("calls", "epochs", "events", "evidence", "operations", "runs")
     ),
+    "trigger fencepost.policies.no_truncate",
+    "trigger fencepost.authority_changes.no_truncate",
+    "trigger fencepost.allowances.guard_allowance",
+    "trigger fencepost.policies.append_only",
+    "trigger fencepost.authority_changes.append_only",
+    *(f"trigger fencepost.{table}.noted" for table in ("delegations", "principals", "withdrawn")),
 }
 """Guards that no sabotage takes away: of these nothing shows that they would be missed."""
 

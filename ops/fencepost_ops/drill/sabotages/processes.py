@@ -61,8 +61,15 @@ def _sent_first(claim: Made) -> Made:
 def _send(role: Any, claim: c.ClaimCall, key: str | None) -> None:
     told = {"run": str(claim.run), "call": str(claim.subject), "attempt": "1", "fence": str(claim.term.fence)}
     stored = StoredRequest.from_text(claim.request or "")
+    known = role.worker.app.registry.values()
     sending = role.worker.engine.send(
-        stored, key=key, deadline=None, until=boottime() + 1, correlation=told, kind="effect"
+        stored,
+        allowed=next(tool.dependency.outbound() for tool in known if tool.scope == claim.scope),
+        key=key,
+        deadline=None,
+        until=boottime() + 1,
+        correlation=told,
+        kind="effect",
     )
     asyncio.run(sending)
 
