@@ -113,6 +113,7 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
         "attempts": run.attempts + new.attempts - old.attempts,
         "open": run.open + opened,
         "unsettled": run.unsettled + (new.state in CALL_UNSETTLED) - (old.state in CALL_UNSETTLED),
+        "awaiting": run.awaiting + (new.state == C.AWAITING_APPROVAL) - (old.state == C.AWAITING_APPROVAL),
         "repairs": run.repairs + (new.state == C.NEEDS_REPAIR) - (old.state == C.NEEDS_REPAIR),
         "effects": run.effects + _own_effect(new) - _own_effect(old),
         "ready_at": fact.at if woken else run.ready_at,

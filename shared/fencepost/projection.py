@@ -23,7 +23,8 @@ _first = _names[: _names.index(_NEWEST_OF_FIRST) + 1]
 _later = {f.name: f.default for f in fields(Call) if f.name not in _first}
 _call_values = reader(Call, _first)
 _later_values = attrgetter(*_later)
-_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash", "tainted"}])
+_LATER_OF_RUN = {"tainted", "awaiting"}
+_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"} | _LATER_OF_RUN])
 _encode = encoder()
 
 
@@ -60,8 +61,11 @@ def seal(before: Mapping[UUID, Call], view: View) -> View:
 def projection_hash(run: Run) -> str:
     """The hash of a sealed run's projection: its own fields and, by `calls_sum`, those of all its calls."""
     values = _run_values(run)
-    if run.tainted is not None:  # came later: what was recorded before replays as it did
+    # What came later counts where it says something: what was recorded before replays as it did.
+    if run.tainted is not None:
         values += [["tainted", run.tainted]]
+    if run.awaiting:
+        values += [["awaiting", run.awaiting]]
     return _digest(values).hex()
 
 

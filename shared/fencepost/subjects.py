@@ -24,7 +24,8 @@ class Run:
 
     `open`: calls not ended; `unsettled`: DISPATCHING or UNKNOWN; `repairs`: NEEDS_REPAIR; `effects`: own
     committed effects not offset; `failures`: planner failures in a row; `ready_at`: when its next step is
-    due; `tainted`: the number of the event by which it first learnt what nobody vouches for.
+    due; `tainted`: the number of the event by which it first learnt what nobody vouches for; `awaiting`:
+    calls that wait for an approval.
     """
 
     tenant: str
@@ -58,6 +59,7 @@ class Run:
     seq: int = 0
     head_hash: str = GENESIS
     tainted: int | None = None
+    awaiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import STYLES
 from fencepost_ops.commands.sayings import cut, detail
+from fencepost_ops.commands.timeline import waits_for
 
 _OWNER: Final = 6  # digits of an owner's token; enough to tell terms of one run apart
 _TYPE: Final = 25  # columns; the longest type there is has one less
@@ -75,7 +76,9 @@ class Story:
             name = _called(told)
             yield Text(f"{event.seq:>9}  {event.type:<{_TYPE}}{name:<{_CALL}}  {detail(event)}".rstrip())
         if look.blocked and not self._blocked:
-            yield Text("           waits for a person: `fencepost unresolved` says for what", "bold red")
+            where = "approvals" if look.awaiting else "unresolved"
+            who = waits_for(look.awaiting, look.repairs)
+            yield Text(f"           {who}: `fencepost {where}` says for what", "bold red")
         self._blocked = look.blocked
 
     def _heading_of(self, told: Told) -> Text:

@@ -57,7 +57,7 @@ def runs(
             info.run_id,
             info.run_key,
             shown(f"BLOCKED ({info.status})", "bold red") if info.blocked else info.status,
-            info.stop_reason,
+            timeline.waits_for(info.awaiting, info.repairs) if info.blocked else info.stop_reason,
             spoken(now - info.created_at),
             info.tenant,
             f"{info.planner} v{info.planner_version}",

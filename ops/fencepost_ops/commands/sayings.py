@@ -90,6 +90,20 @@ def _stopped(_: Event, data: Mapping[str, Any]) -> str:
     return f"{len(offset)} offset, {len(left)} not offset" if offset or left else ""
 
 
+def _asked(event: Event, data: Mapping[str, Any]) -> str:
+    asked = data["asked"]
+    within = _after(event, asked, "expires_at").removeprefix("in ")
+    return f"{asked['count']} to approve it within {within}: {asked['reason']}"
+
+
+def _answered(_: Event, data: Mapping[str, Any]) -> str:
+    if "decision" not in data:
+        return str(data["message"])
+    word = data["decision"]
+    said = f"{word['who']} {'approved' if word['approve'] else 'denied'} it: {word['reason']}"
+    return said + ("; another person has to" if data["to"] == "AWAITING_APPROVAL" else "")
+
+
 _DETAILS: Final[Mapping[str, Saying]] = {
     E.RUN_CREATED: lambda _, data: f"{data['planner']} v{data['planner_version']}",
     E.LEASE_ACQUIRED: lambda _, data: f"fence {data['fence']}",
@@ -104,6 +118,8 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_PROPOSAL_RECORDED: _proposed,
     E.ARGUMENTS_CANONICALIZED: lambda _event, _data: "",
     E.AUTHORIZATION_ALLOWED: lambda _, data: f"{data['phase']}: {data['reason']}",
+    E.APPROVAL_REQUESTED: _asked,
+    E.APPROVAL_DECIDED: _answered,
     E.DISPATCH_INTENT_RECORDED: _later,
     E.DISPATCH_DEFERRED: _later,
     E.RECONCILIATION_DEFERRED: _later,

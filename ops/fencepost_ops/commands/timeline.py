@@ -40,8 +40,8 @@ def header(history: History) -> Iterator[str]:
     stopped = f" ({run.stop_reason}: {cut(run.stop_detail)})" if run.stop_detail else ""
     if run.stop_reason and not stopped:
         stopped = f" ({run.stop_reason})"
-    blocked = run.status not in RUN_ENDS and 0 < run.repairs == run.open
-    waits = ", waits for a person" if blocked else ""
+    blocked = run.status not in RUN_ENDS and 0 < run.repairs + run.awaiting == run.open
+    waits = f", {waits_for(run.awaiting, run.repairs)}" if blocked else ""
     yield f"run {run.id}  {run.status}{stopped}{waits}"
     yield f"key {cut(run.run_key)} · tenant {cut(run.tenant)} · principal {cut(run.principal)}"
     yield f"planner {cut(run.planner)} v{run.planner_version} · on stop: {run.on_stop}"
@@ -53,6 +53,13 @@ def header(history: History) -> Iterator[str]:
         yield f"result {cut(run.preview)}"
     if run.tainted is not None:
         yield f"tainted by event {run.tainted}: it may know what nobody vouches for"
+
+
+def waits_for(awaiting: int, repairs: int) -> str:
+    """For whom a blocked run waits."""
+    if not awaiting:
+        return "waits for a person"
+    return "blocked: waits for approval" + (", and another call for a repair" if repairs else "")
 
 
 def event_rows(history: History, *, bodies: bool = False) -> Iterator[tuple[object, ...]]:
@@ -122,6 +129,9 @@ def following(history: History) -> Iterator[str]:
     for call in history.calls:
         if call.state == CallState.NEEDS_REPAIR:
             yield f"settle it: {how_to_repair(call.id, call.effect, call.compensates)}"
+        elif call.state == CallState.AWAITING_APPROVAL:
+            yield f"look at it: fencepost approvals show {call.id}"
+            yield f"decide it: fencepost approve {call.id} --reason TEXT, or fencepost deny"
 
 
 def how_to_repair(call: UUID, effect: str, compensates: str | None) -> str:
@@ -134,6 +144,8 @@ def how_to_repair(call: UUID, effect: str, compensates: str | None) -> str:
 def _purpose(history: History, step: NextStep) -> str:
     if step.due_at >= NEVER:
         return "its calls settle first" if step.kind == "run" else "it needs repair"
+    if any(c.id == step.subject and c.state == CallState.AWAITING_APPROVAL for c in history.calls):
+        return "nobody has approved it in time"
     if step.worker is not None:
         return f"taken over by the {step.queue} unless its worker answers"
     if step.kind == "run" and step.due_at == history.run.deadline:

@@ -24,10 +24,12 @@ OVERDUE: Final = timedelta(minutes=1)
 
 _RUN_INFO: Final = """
 r.id, r.tenant, r.run_key, r.planner, r.planner_version, r.principal, r.status, r.stop_reason, r.stop_detail,
-r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.created_at, r.deadline, r.preview
+r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.created_at, r.deadline, r.preview,
+r.awaiting
 """
 _STUCK: Final = """
-(r.repairs > 0 OR EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.run = r.id
+(r.repairs > 0 OR r.awaiting > 0
+ OR EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.run = r.id
                           AND (o.due_at < fencepost.now() - %(overdue)s::interval OR o.dead_at IS NOT NULL)))
 """
 _HISTORY_RUN: Final = f"""
@@ -82,7 +84,8 @@ FROM fencepost.outbox, (SELECT fencepost.now() AS now) AS clock GROUP BY queue
 class RunInfo:
     """Where a run stands.
 
-    `open` calls have not ended; of them `unsettled` are being sent or unknown, `repairs` wait for a person.
+    `open` calls have not ended; of them `unsettled` are being sent or unknown, `repairs` wait for a person
+    to settle them, `awaiting` for one to approve them.
     `effects` are its own committed effects that were not offset; `preview` is the result, cut short.
     """
 
@@ -105,6 +108,7 @@ class RunInfo:
     created_at: datetime
     deadline: datetime
     preview: str | None
+    awaiting: int = 0
 
     @property
     def ended(self) -> bool:
@@ -113,8 +117,8 @@ class RunInfo:
 
     @property
     def blocked(self) -> bool:
-        """Whether the run can go on only after a person has settled a call."""
-        return not self.ended and 0 < self.repairs == self.open
+        """Whether the run can go on only after a person has settled or approved a call."""
+        return not self.ended and 0 < self.repairs + self.awaiting == self.open
 
 
 @dataclass(frozen=True, slots=True)

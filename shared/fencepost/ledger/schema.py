@@ -110,6 +110,7 @@ runs = Table(
     col("presented_call", Uuid, null=True),
     _derived("ended", Boolean, "status IN ('COMPLETED', 'STOPPED')"),
     col("tainted", BigInteger, null=True),
+    col("awaiting", Integer, default="0"),
     PrimaryKeyConstraint("id", "tenant"),
     # Partial only so that a lookup by id is never planned as a walk through this one.
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),

@@ -24,7 +24,8 @@ PAGE: Final = 500
 """Events one look brings at most."""
 
 _LOOK: Final = f"""
-SELECT fencepost.now(), r.status, r.stop_reason, r.stop_detail, r.open, r.repairs, r.seq, r.created_at, n.*
+SELECT fencepost.now(), r.status, r.stop_reason, r.stop_detail, r.open, r.repairs, r.awaiting, r.seq,
+       r.created_at, n.*
 FROM fencepost.runs r LEFT JOIN LATERAL (
     SELECT {rows.select("events", rows.EVENT_COLUMNS)}, k.tool, k.label, w.role, w.host, w.pid
     FROM fencepost.events
@@ -36,7 +37,7 @@ FROM fencepost.runs r LEFT JOIN LATERAL (
 ) AS n ON true
 WHERE r.id = %(run)s AND r.tenant = %(tenant)s ORDER BY n.seq
 """
-_BEFORE: Final = 8  # columns of the run before those of an event
+_BEFORE: Final = 9  # columns of the run before those of an event
 
 _OPEN: Final = """
 SELECT r.status, count(*) FROM fencepost.runs r WHERE NOT r.ended GROUP BY 1
@@ -73,6 +74,7 @@ class Look:
     stop_detail: str | None
     open: int
     repairs: int
+    awaiting: int
     seq: int
     created_at: datetime
     told: tuple[Told, ...]
@@ -94,8 +96,8 @@ class Look:
 
     @property
     def blocked(self) -> bool:
-        """Whether the run can go on only after a person has settled a call."""
-        return self.status not in RUN_ENDS and 0 < self.repairs == self.open
+        """Whether the run can go on only after a person has settled or approved a call."""
+        return self.status not in RUN_ENDS and 0 < self.repairs + self.awaiting == self.open
 
 
 def look(connection: Connection, tenant: str, run: UUID, after: int, *, page: int = PAGE) -> Look | None:

@@ -1,7 +1,7 @@
 SET LOCAL lock_timeout = '2s';
 
--- Which event first told a run something that nobody vouches for.
-ALTER TABLE fencepost.runs ADD COLUMN tainted bigint;
+-- Which event first told a run something that nobody vouches for, and how many calls wait for an approval.
+ALTER TABLE fencepost.runs ADD COLUMN tainted bigint, ADD COLUMN awaiting integer DEFAULT 0 NOT NULL;
 -- What persons were asked and have said of a call, and which allowances it holds.
 ALTER TABLE fencepost.calls ADD COLUMN approval text, ADD COLUMN reserved text;
 
