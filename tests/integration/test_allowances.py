@@ -37,8 +37,8 @@ def test_of_ten_claims_in_one_batch_as_many_are_sent_as_the_allowance_has_room_f
         assert allowed.used(few) == [(3, 0)]
         assert [allowed.held(call) for call in calls] == [[few]] * 3 + [[]] * 7
         assert allowed.code(calls[3]) == "allowance_exceeded"
-        told = f"not authorised: allowance {few} is used up: 3 of 3 calls; it has no window that ends"
-        assert bench.call(calls[3]).error == told
+        told = f"allowance {few} is used up: 3 of 3 calls; it has no window that ends"
+        assert bench.call(calls[3]).error == f"not authorised (allowance_exceeded): {told}"
         assert bench.run(bench.call(calls[3]).run).stop_reason == "authorization_denied"
 
 

@@ -156,6 +156,11 @@ def _pair(tool: Tool, named: object) -> tuple[str, str]:
     return named
 
 
+def denial(decision: AuthorizationDecision) -> str:
+    """What a planner and people are told of a denial: its code, for machines, and its reason."""
+    return f"not authorised ({decision.code}): {decision.reason}"
+
+
 def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
     """The evidence of one authorisation decision."""
     body: dict[str, Any] = {

@@ -28,7 +28,7 @@ from fencepost.commands import (
 )
 from fencepost.decide import allow, gate
 from fencepost.decide.approvals import ask, claim_awaiting
-from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.authorize import authorize, decision_body, denial
 from fencepost.decide.capable import granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
@@ -97,8 +97,7 @@ def _end(fold: Fold, call: Call) -> Answer:
 
 
 def _denied(fold: Fold, call: Call, decision: AuthorizationDecision, fence: int) -> Answer:
-    message = f"not authorised: {decision.reason}"
-    body = decision_body(decision, "claim") | {"message": message, "fence": fence}
+    body = decision_body(decision, "claim") | {"message": denial(decision), "fence": fence}
     fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
     return _end(fold, call)
 

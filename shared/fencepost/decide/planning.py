@@ -26,7 +26,7 @@ from fencepost.commands import (
 )
 from fencepost.deadlines import retry_at
 from fencepost.decide.approvals import ask
-from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.authorize import authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -187,7 +187,7 @@ def propose(
     decision = authorize(fold, call, tool, "recording", 0)
     evidence = decision_body(decision, "recording")
     if not decision.allowed and decision.approval is None:
-        denied = {**evidence, "message": f"not authorised: {decision.reason}"}
+        denied = {**evidence, "message": denial(decision)}
         fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)
         return
     if not decision.allowed:

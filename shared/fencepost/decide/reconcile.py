@@ -23,7 +23,7 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.decide import allow, gate
-from fencepost.decide.authorize import authorize, decision_body
+from fencepost.decide.authorize import authorize, decision_body, denial
 from fencepost.decide.dispatch import drifted, mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
@@ -189,7 +189,7 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
 def _denied(
     fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, decision: AuthorizationDecision
 ) -> Answer:
-    body = decision_body(decision, "claim") | {"message": f"repeat not authorised: {decision.reason}"}
+    body = decision_body(decision, "claim") | {"message": f"repeat {denial(decision)}"}
     fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
     pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
     denied = "the repeat is not authorised"
