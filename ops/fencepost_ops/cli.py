@@ -48,6 +48,8 @@ COMMANDS: Final = {
     "delegations": "fencepost_ops.commands.delegations:delegations_",
     "delegate": "fencepost_ops.commands.delegations:delegate",
     "revoke": "fencepost_ops.commands.delegations:revoke",
+    "keys": "fencepost_ops.commands.keys:keys",
+    "allowances": "fencepost_ops.commands.allowances:allowances",
     "doctor": "fencepost_ops.commands.doctor:doctor",
     "migrate": "fencepost_ops.commands.migrate:migrate",
     "logins": "fencepost_ops.commands.logins:logins",
@@ -58,7 +60,16 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
-    "Say who may": ("policy", "principals", "principal", "delegations", "delegate", "revoke"),
+    "Say who may": (
+        "policy",
+        "principals",
+        "principal",
+        "delegations",
+        "delegate",
+        "revoke",
+        "keys",
+        "allowances",
+    ),
     "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),
 }
 """In which order and under which heading the commands are listed."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import click
@@ -31,6 +32,7 @@ from fencepost_ops.doctor.postgres import judge_postgres
 from fencepost_ops.doctor.redis import judge_redis
 from fencepost_ops.doctor.retries import judge_retries
 from fencepost_ops.doctor.settings import judge_settings
+from fencepost_ops.doctor.signing import judge_signing
 from fencepost_ops.doctor.versions import judge_versions
 
 _STYLES: Final = {
@@ -56,7 +58,8 @@ def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -
 
     Each finding is ok, a note, a warning or a problem, with what it means and what to do. It changes nothing,
     and what its login may not see it says. Exit code 1 if there is a problem, 3 if Postgres or Redis cannot
-    be reached; the rest is shown all the same.
+    be reached; the rest is shown all the same. An application that is named is loaded, to see whether one of
+    its dependencies asks for capabilities.
 
     --retries loads the application and looks at the clients it holds, without a network: each that sends
     again by itself is named, with the line that turns it off. What a function makes when called is not seen.
@@ -65,7 +68,7 @@ def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -
         ctx.exit(_judge_clients(session, as_json))
     settings = session.settings("dsn")
     postgres, redis, unreached = _gathered(settings)
-    findings = [*_judged(settings, postgres, redis), *unreached]
+    findings = [*_judged(settings, postgres, redis), *_capabilities(session, settings), *unreached]
     if as_json:
         print_json({"settings": list(_settings(settings)), "findings": findings})
     else:
@@ -135,6 +138,17 @@ def _judged(
         intake=settings.intake_queue,
         limits=ages(settings),
     )
+
+
+def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
+    """Of the application, where one is named, it is asked who wants capabilities."""
+    try:
+        app = session.app()
+    except FencepostError as error:
+        yield Finding("capabilities", Level.NOTE, f"not checked against the application ({error})")
+        app = None
+    dependencies = () if app is None else app.dependencies
+    yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
 
 
 def _settings(settings: Settings) -> Iterator[dict[str, Any]]:
