@@ -1,5 +1,6 @@
 """The sweep, now and then in a reconciler's process: open subjects that have lost their outbox row get it
-back, rows put off for longer than anything puts them off are published, and lost workers are marked as ended.
+back, rows put off for longer than anything puts them off are published, lost workers are marked as ended, and
+counters of allowances whose window is long past are forgotten.
 
 Nothing should ever lose a row: a subject without one is a run that stands still for ever. So any found is an
 alarm, which names the subjects. A row is put off too long when the clock was set back after it was published.
@@ -17,6 +18,7 @@ from uuid import UUID
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.errors import FencepostError
+from fencepost.ledger.allowances import forget
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.outbox import FIRST, Place, its_own, missing, replace_misplaced
@@ -108,6 +110,13 @@ class Sweeper:
                 log.warning("could not look for lost workers: %s", error)
             except Exception:
                 log.exception("could not look for lost workers")
+            try:
+                with self._pool.connection() as connection:
+                    forget(connection)
+            except FencepostError as error:
+                log.warning("could not forget counters of allowances: %s", error)
+            except Exception:
+                log.exception("could not forget counters of allowances")
 
 
 def _tell(found: Swept) -> None:
