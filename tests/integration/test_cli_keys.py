@@ -57,7 +57,7 @@ def test_keys_are_made_listed_exported_and_rotated(folder: str) -> None:
     third = json.loads(said("new", "--folder", folder, "--at-once", "--json"))
     assert third["state"] == "signs"
     table = said("list", "--folder", folder)
-    assert sorted(line.rpartition("  ")[2].strip() for line in table.splitlines()[1:]) == [
+    assert sorted(line.rstrip().rpartition("  ")[2] for line in table.splitlines()[1:]) == [
         "signs",
         "verifies",
         "will sign",
