@@ -30,9 +30,12 @@ if TYPE_CHECKING:
         Unreachable,
         UsageError,
     )
+    from fencepost.fields import DecimalText, Instant, TenantId, Unordered
     from fencepost.ledger.listings import RunInfo
     from fencepost.loading import load_app
+    from fencepost.money import Money
     from fencepost.runrequest import RunRequest
+    from fencepost.secrets import SecretRef
     from fencepost.tools import (
         PER_PROPOSAL,
         Absent,
@@ -66,14 +69,17 @@ __all__ = [
     "Conflict",
     "Context",
     "Contract",
+    "DecimalText",
     "Dedupes",
     "Effect",
     "Enqueued",
     "FencepostError",
     "FirstFailure",
     "Found",
+    "Instant",
     "Lookup",
     "Mismatch",
+    "Money",
     "Natural",
     "Never",
     "NotApplied",
@@ -85,8 +91,11 @@ __all__ = [
     "RunInfo",
     "RunRequest",
     "ScriptError",
+    "SecretRef",
+    "TenantId",
     "Turn",
     "Unclear",
+    "Unordered",
     "Unreachable",
     "UsageError",
     "__version__",
@@ -104,9 +113,12 @@ _HOMES = {
     "fencepost.contracts": "AfterTakeover Contract Dedupes Effect FirstFailure Lookup Mismatch Natural Never",
     "fencepost.dependencies": "Breaker",
     "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
+    "fencepost.fields": "DecimalText Instant TenantId Unordered",
     "fencepost.loading": "load_app",
     "fencepost.ledger.listings": "RunInfo",
+    "fencepost.money": "Money",
     "fencepost.runrequest": "RunRequest",
+    "fencepost.secrets": "SecretRef",
     "fencepost.tools": (
         "PER_PROPOSAL Absent Attempt CallView Context Found OnStop Proposal Request Response Turn Unclear"
     ),

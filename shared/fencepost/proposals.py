@@ -25,6 +25,7 @@ from fencepost.tools import Proposal, Tool
 PREVIEW_CHARS: Final = 2000
 LABEL_CHARS: Final = 200
 MESSAGE_CHARS: Final = 500
+WITHHELD: Final = "(not kept: these arguments may hold a secret)"
 
 # What is no JSON at all, or too much of it, fails the schema; JSON that two readers could take for different
 # things fails canonical form.
@@ -68,9 +69,10 @@ class Rejected:
 
 
 class _Refusal(Exception):
-    def __init__(self, step: int, code: str, message: object) -> None:
+    def __init__(self, step: int, code: str, message: object, *, withhold: bool = False) -> None:
         super().__init__(step, code, message)
         self.step, self.code, self.message = step, code, sanitize(message, MESSAGE_CHARS)
+        self.withhold = withhold
 
 
 def validate(
@@ -99,7 +101,9 @@ def validate(
     except _Refusal as refusal:
         name = sanitize(proposal.tool, LABEL_CHARS)
         told = f"{refusal.code}: {refusal.message}"  # the planner is told the message alone
-        return Rejected(refusal.step, refusal.code, told, name, label, preview(proposal.arguments))
+        # What stands where a secret's name should may be the secret.
+        shown = WITHHELD if refusal.withhold else preview(proposal.arguments)
+        return Rejected(refusal.step, refusal.code, told, name, label, shown)
     return Validated(
         tool.name,
         tool.version,
@@ -168,9 +172,11 @@ def _modelled(tool: Tool, text: str) -> BaseModel:
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False, include_input=False)
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or '$'}: {e['msg']}" for e in found[:5])
+        secret = any(e["type"] == f"{CODE_PREFIX}secret" for e in found)
         if all(e["type"].startswith(CODE_PREFIX) for e in found):  # it fits, but has no canonical form
-            raise _Refusal(3, found[0]["type"].removeprefix(CODE_PREFIX), problems) from None
-        raise _Refusal(1, "schema", problems) from None
+            code = found[0]["type"].removeprefix(CODE_PREFIX)
+            raise _Refusal(3, code, problems, withhold=secret) from None
+        raise _Refusal(1, "schema", problems, withhold=secret) from None
     except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything
         raise _Refusal(1, "schema", _told(error)) from None
 

@@ -22,6 +22,7 @@ from fencepost.contracts import Contract, Effect, Natural
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
+from fencepost.fields import TenantId
 from fencepost.money import Money
 from fencepost.output import USUAL, Output
 from fencepost.secrets import CONTEXT, Secret, SecretRef
@@ -350,8 +351,10 @@ def _part(value: object) -> Any:
     match value:
         case Enum():
             return _part(value.value)
-        case UUID():
+        case UUID() | TenantId():
             return str(value)
+        case SecretRef():
+            return value.name
         case datetime():
             return rfc3339(value)
         case date():

@@ -12,7 +12,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from fencepost.fields import DecimalText, Instant, TenantId, Unordered, parts_of
 from fencepost.money import Money
 from fencepost.proposals import Rejected, Validated, validate
-from fencepost.tools import Proposal
+from fencepost.secrets import SecretRef
+from fencepost.tools import Proposal, operation_key
 from tests.unit.golden import Line, tool
 
 
@@ -292,3 +293,9 @@ def test_several_faults_at_once_are_the_schemas() -> None:
         n: int
 
     assert refused(Both, {"at": "never", "n": "x"}) == (1, "schema")
+
+
+def test_an_id_and_a_secrets_name_may_be_part_of_an_intent() -> None:
+    made: TenantId[Any] = TenantId("shop", "order", "o-1")
+    named = operation_key("shop", "s", "t", ("pay", made, SecretRef("mailbox/anna", of="x")))
+    assert named == operation_key("shop", "s", "t", ("pay", "shop/order/o-1", "mailbox/anna"))

@@ -113,7 +113,11 @@ def test_what_is_no_name_is_refused_and_not_quoted_by_us(given: Any) -> None:
     found = checked({"user": "anna", "password": given})
     assert isinstance(found, Rejected)
     assert (found.step, found.code) == (3, "secret")
-    assert "hunter2" not in found.message
+    assert "hunter2" not in found.message + found.arguments
+    found = checked({"user": 7, "password": given})
+    assert isinstance(found, Rejected)
+    assert (found.step, found.code) == (1, "schema")
+    assert "hunter2" not in found.message + found.arguments
 
 
 @pytest.mark.parametrize("name", ["mailboxes/anna", "mailbox", "card/1", "Mailbox/anna"])
