@@ -11,7 +11,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Final, cast
 
 import httpcore2
@@ -27,7 +27,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses the system's resolver gives, in its order; a numeric host is its own. Raises OSError."""
+    """The addresses the system's resolver gives, in its order. Raises OSError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(place[4][0]) for place in found))
 
@@ -159,7 +159,7 @@ class Judged(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         """A connection to the first address that answers. OutboundRefused if any of them is not admitted."""
         try:
-            found = await self._resolve(host, port)
+            found = [host] if _numeric(host) else await self._resolve(host, port)
         except OSError as error:
             raise httpcore2.ConnectError(str(error)) from error
         except UnicodeError as error:  # the system's resolver knows no name like this
@@ -191,6 +191,14 @@ class Judged(httpcore2.AsyncNetworkBackend):
     async def sleep(self, seconds: float) -> None:
         """See httpcore2."""
         await self._backend.sleep(seconds)
+
+
+def _numeric(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _interleaved(addresses: Sequence[Address]) -> list[Address]:
