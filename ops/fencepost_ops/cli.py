@@ -34,6 +34,9 @@ COMMANDS: Final = {
     "unresolved": "fencepost_ops.commands.unresolved:unresolved",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
+    "approvals": "fencepost_ops.commands.approvals:approvals",
+    "approve": "fencepost_ops.commands.approvals:approve",
+    "deny": "fencepost_ops.commands.approvals:deny",
     "result": "fencepost_ops.commands.result:result",
     "stats": "fencepost_ops.commands.stats:stats",
     "audit": "fencepost_ops.commands.audit:audit",
@@ -59,6 +62,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
+    "Approve": ("approvals", "approve", "deny"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
     "Say who may": (
         "policy",

@@ -35,10 +35,10 @@ class Session:
         settings.need(*needed)
         return settings
 
-    def client(self) -> Client:
-        """A client of the ledger; nothing is opened yet."""
+    def client(self, app: App | None = None) -> Client:
+        """A client of the ledger; nothing is opened yet. `app` says who may approve, where no policy does."""
         settings = self.settings("dsn")
-        return Client(settings.dsn, settings.redis_url, pool_size=1)
+        return Client(settings.dsn, settings.redis_url, pool_size=1, app=app)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
