@@ -8,7 +8,8 @@ from pydantic import BaseModel, Field
 
 from fencepost import App, Effect, Proposal, Request
 from fencepost.authority.bundle import Bundle, read_bundle
-from fencepost.authority.cedar import CedarEngine, Compiled
+from fencepost.authority.cedar import CedarEngine
+from fencepost.authority.compiled import Compiled
 from fencepost.authority.vocabulary import vocabulary
 from fencepost.money import Money
 

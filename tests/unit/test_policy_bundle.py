@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from fencepost.authority.bundle import Bundle, read_bundle
-from fencepost.authority.cedar import CedarEngine, Compiled, InvalidBundle
+from fencepost.authority.cedar import CedarEngine
+from fencepost.authority.compiled import Compiled, InvalidBundle
 from fencepost.authority.policytests import PolicyTestFile, run_tests
 from fencepost.authority.statements import parse_span, pieces, span_text
 from fencepost.authority.vocabulary import vocabulary

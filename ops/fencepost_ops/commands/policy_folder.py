@@ -10,7 +10,8 @@ import click
 
 from fencepost.app import App
 from fencepost.authority.bundle import Bundle, read_bundle
-from fencepost.authority.cedar import CedarEngine, Compiled, InvalidBundle
+from fencepost.authority.cedar import CedarEngine
+from fencepost.authority.compiled import Compiled, InvalidBundle
 from fencepost.authority.policytests import Outcome, run_tests
 from fencepost.authority.statements import APPROVE
 from fencepost.authority.vocabulary import vocabulary

@@ -10,7 +10,8 @@ from typing import Any
 from fencepost.app import App
 from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.authority.bundle import Bundle
-from fencepost.authority.cedar import CedarEngine, Compiled
+from fencepost.authority.cedar import CedarEngine
+from fencepost.authority.compiled import Compiled
 from fencepost.authority.standing import Standing
 from fencepost.canonical import parse
 from fencepost.ledger.connect import Connection

@@ -12,7 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from fencepost.authority.bundle import Bundle
-from fencepost.authority.cedar import ERROR, CedarEngine, Compiled
+from fencepost.authority.cedar import ERROR, CedarEngine
+from fencepost.authority.compiled import Compiled
 from fencepost.authority.decisions import (
     Approver,
     Authority,

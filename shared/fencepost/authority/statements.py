@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from types import ModuleType
@@ -51,7 +51,10 @@ def cedar() -> ModuleType:
 
 @dataclass(frozen=True)
 class Statement:
-    """One policy: where it stands, and what it says of itself. `permits` False: it forbids."""
+    """One policy: where it stands, and what it says of itself. `permits` False: it forbids.
+
+    `reads` are the attributes of `context` that it looks at; None: perhaps all of them.
+    """
 
     file: str
     line: int
@@ -60,6 +63,7 @@ class Statement:
     permits: bool
     actions: tuple[str, ...]
     annotations: Mapping[str, str]
+    reads: frozenset[str] | None = None
 
     @property
     def place(self) -> str:
@@ -170,7 +174,33 @@ def _statement(file: str, line: int, text: str) -> Statement:
         )
     named = action.get("entities", [action["entity"]] if "entity" in action else [])
     actions = tuple(str(one["id"]) for one in named)
-    return Statement(file, line, text, annotations["id"], permits, actions, annotations)
+    reads = context_reads(policy["conditions"])
+    return Statement(file, line, text, annotations["id"], permits, actions, annotations, reads)
+
+
+_CONTEXT: Final = {"Var": "context"}
+
+
+def context_reads(node: Any) -> frozenset[str] | None:
+    """The attributes of `context` named in Cedar's own JSON of an expression; None where it stands alone."""
+    if node == _CONTEXT:
+        return None
+    if isinstance(node, dict):
+        access = node.get(".", node.get("has"))
+        if len(node) == 1 and isinstance(access, dict) and access.get("left") == _CONTEXT:
+            return frozenset({access["attr"]})
+    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return union_of(context_reads(one) for one in inner)
+
+
+def union_of(reads: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
+    """All that any of them reads; None if one may read everything."""
+    found: set[str] = set()
+    for one in reads:
+        if one is None:
+            return None
+        found |= one
+    return frozenset(found)
 
 
 def _check_annotations(annotations: Mapping[str, str], permits: bool) -> None:

@@ -45,11 +45,23 @@ type Amount = { currency: String, minor: Long, scale: Long };
 action "tools", "approve", "egress";
 action "read", "reversible", "irreversible" in ["tools"];
 """
-_CONTEXT: Final = (
-    "amount?: Amount, approvals: Long, attempt: Long, definition: String, delegation: Set<String>, "
-    "effect: String, egress: Bool, now: datetime, on_behalf_of: Set<String>, phase: String, tainted: Bool, "
-    "tenant: String, tool: String, tool_version: Long"
-)
+_CONTEXT: Final = {
+    "amount?": "Amount",
+    "approvals": "Long",
+    "attempt": "Long",
+    "definition": "String",
+    "delegation": "Set<String>",
+    "effect": "String",
+    "egress": "Bool",
+    "now": "datetime",
+    "on_behalf_of": "Set<String>",
+    "phase": "String",
+    "tainted": "Bool",
+    "tenant": "String",
+    "tool": "String",
+    "tool_version": "Long",
+}
+"""What is in the context of every action beside its arguments."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +103,12 @@ class Vocabulary:
     words: Mapping[str, Word]
     left_out: tuple[str, ...] = ()
 
-    def schema(self, additions: str = "") -> str:
-        """The Cedar schema: the fixed part, an action or two for each tool, and the user's additions."""
-        actions = [_actions(word) for _, word in sorted(self.words.items())]
+    def schema(self, additions: str = "", seen: frozenset[str] | None = None) -> str:
+        """The Cedar schema: the fixed part, two actions for each tool, and the user's additions.
+
+        With `seen` their contexts have these attributes only.
+        """
+        actions = [_actions(word, seen) for _, word in sorted(self.words.items())]
         return _BASE + "".join(actions) + additions
 
     def to_json(self) -> dict[str, Any]:
@@ -108,17 +123,20 @@ class Vocabulary:
         return cls({name: Word.from_json(name, word) for name, word in value.items()})
 
 
-def _actions(word: Word) -> str:
-    groups = [str(word.effect), *([EGRESS] if word.egress else [])]
-    arguments = type_text(word.arguments)
+def _actions(word: Word, seen: frozenset[str] | None) -> str:
+    groups = ", ".join(map(quoted, [str(word.effect), *([EGRESS] if word.egress else [])]))
     applies = "appliesTo { principal: [Principal], resource: [Resource], context: "
-    context = f"arguments: {arguments}, {_CONTEXT}"
-    listed = ", ".join(map(quoted, groups))
+    fields = {"arguments": type_text(word.arguments), **_CONTEXT}
+    use, approve = _record(fields, seen), _record({**fields, "requester": "String"}, seen)
     return (
-        f"action {quoted(word.name)} in [{listed}] {applies}{{ {context} }} }};\n"
-        f"action {quoted(approve_action(word.name))} in [{quoted(APPROVE)}] {applies}"
-        f"{{ {context}, requester: String }} }};\n"
+        f"action {quoted(word.name)} in [{groups}] {applies}{use} }};\n"
+        f"action {quoted(approve_action(word.name))} in [{quoted(APPROVE)}] {applies}{approve} }};\n"
     )
+
+
+def _record(fields: Mapping[str, str], seen: frozenset[str] | None) -> str:
+    kept = (f"{name}: {of}" for name, of in fields.items() if seen is None or name.rstrip("?") in seen)
+    return "{ " + ", ".join(kept) + " }"
 
 
 def approve_action(tool: str) -> str:
