@@ -4,6 +4,7 @@ import asyncio
 import http.client
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 
 from fencepost import App, Attempt, Context, Contract, Dedupes, Effect, Lookup, Proposal, Request, Turn
 from fencepost.capabilities import jwks_of, read_keys, verify, write_key
+from fencepost.commands import Send
 from fencepost.contracts import FirstFailure
 from fencepost.errors import UsageError
 from fencepost.money import Money
@@ -30,7 +32,7 @@ from fencepost_workers.step import Step
 from fencepost_workers.worker import Worker
 from tests.integration.conftest import copied
 from tests.integration.raw_server import RawServer, says
-from tests.integration.step_shop import WITHIN_S, Shop, opened
+from tests.integration.step_shop import WITHIN_S, Failing, Shop, opened
 
 SECOND = timedelta(seconds=1)
 HEADER = "fencepost-capability"
@@ -330,6 +332,27 @@ def test_a_python_tool_is_handed_its_capability(vault: Vault) -> None:
     assert (capability["action"], capability["operation"]) == ("hand.over@1", None)
     assert capability["issued_at"] < capability["expires_at"]
     assert json.loads(json.dumps(capability)) == capability
+
+
+def test_a_claim_whose_answer_was_lost_gives_the_same_capability_again(vault: Vault) -> None:
+    given = json.dumps({"reference": "again"})
+    vault.shop.sql(
+        "SELECT fencepost.enqueue_run('t', 'again', 'pay', 1, 'svc:x', %s, interval '60 s')", given
+    )
+    vault.step(Queue.PLANNER)
+    failing = Failing(vault.shop.worker, "act", RuntimeError("the process ends here"))
+    Step(vault.shop.worker, failing).handle(vault.shop.due(Queue.DISPATCHER))
+    assert vault.shop.idle()
+    (claim,) = failing.claims
+    first, second = (vault.shop.worker.ledger.apply([claim])[0] for _ in range(2))
+    assert isinstance(first, Send)
+    assert isinstance(second, Send)
+    assert first.capability is not None
+    assert second.capability is not None
+    issued, expires = first.capability.issued_at, first.capability.expires_at
+    assert replace(second.capability, issued_at=issued, expires_at=expires) == first.capability
+    assert first.capability.limit == Money(currency="EUR", amount_minor=100, scale=2)
+    assert (first.capability.attempt, first.capability.fence) == (1, claim.term.fence)
 
 
 # -- keys of a process --

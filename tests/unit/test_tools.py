@@ -15,6 +15,7 @@ from fencepost.canonical import CanonicalError
 from fencepost.contracts import Contract, Effect, Natural
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import NotApplied, UsageError
+from fencepost.outbound import OutboundRefused
 from fencepost.tools import (
     PER_PROPOSAL,
     CallView,
@@ -121,6 +122,56 @@ def test_a_header_value_that_http_does_not_allow_is_refused(value: str) -> None:
 def test_a_method_is_in_capitals() -> None:
     with pytest.raises(ValueError, match="not an HTTP method"):
         Request("get", "/x")
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("https://a.example.com", "https://a.example.com/"),
+        ("HTTPS://A.Example.com:443/x", "https://a.example.com/x"),
+        (
+            "https://a.example.com/a%2Fb/|c?q=x%20y&p[]={1}|2",
+            "https://a.example.com/a%2Fb/%7Cc?q=x%20y&p[]={1}|2",
+        ),
+        ('https://a.example.com/?q="<x>"', "https://a.example.com/?q=%22%3Cx%3E%22"),
+    ],
+)
+def test_a_whole_url_is_bound_as_it_is(url: str, target: str) -> None:
+    assert Request.get(url).bind("https://wallet.test/v1").target == target
+    assert Request.get(url).bind(None).target == target
+
+
+def test_a_whole_url_may_be_given_more_of_a_query() -> None:
+    bound = Request.get("https://a.example.com/x?a=1", query={"b": "2 3"}).bind(None)
+    assert bound.target == "https://a.example.com/x?a=1&b=2%203"
+    with pytest.raises(ValueError, match="there is no base_url"):
+        Request.get("/x").bind(None)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://a.example.com/../x",
+        "https://a.example.com//x",
+        "https://a.example.com/%2e%2e/x",
+        "file:///x",
+        "x:y",
+    ],
+)
+def test_a_whole_url_that_could_lead_elsewhere_is_refused(url: str) -> None:
+    with pytest.raises(OutboundRefused):
+        Request.get(url)
+
+
+def test_a_dependency_binds_to_its_own_hosts_only() -> None:
+    spec = DependencySpec("w", "https://pay.example/v1", hosts=("*.example.com",))
+    assert spec.bind(Request.get("/x")).target == "https://pay.example/v1/x"
+    assert spec.bind(Request.get("https://a.example.com/x")).target == "https://a.example.com/x"
+    with pytest.raises(OutboundRefused, match=r"https://evil\.example is not among the hosts"):
+        spec.bind(Request.get("https://evil.example/x"))
+    assert DependencySpec("w", capability=True).capability_header == "Fencepost-Capability"
+    assert DependencySpec("w", capability="X-Leave").capability_header == "X-Leave"
+    assert spec.capability_header is None
 
 
 @pytest.mark.parametrize(
@@ -341,6 +392,13 @@ def test_an_env_setting_is_read_when_it_is_used(monkeypatch: pytest.MonkeyPatch)
         ({"name": "a", "grace": timedelta(seconds=-1)}, "grace"),
         ({"name": "a", "base_url": "x"}, "base_url"),
         ({"name": "a", "headers": (("Host", "x"),)}, "Host"),
+        ({"name": "a", "hosts": "a.example"}, "hosts is a tuple"),
+        ({"name": "a", "hosts": ("*.com",)}, "covers too much"),
+        ({"name": "a", "hosts": ("*",), "private": True}, "name the networks"),
+        ({"name": "a", "private": "10.0.0.0/8"}, "private is True or a tuple"),
+        ({"name": "a", "private": ("inside",)}, "must hold networks"),
+        ({"name": "a", "capability": "Host"}, "Host"),
+        ({"name": "a", "capability": "X Y"}, "does not allow"),
     ],
 )
 def test_a_dependency_that_could_not_work_is_refused(arguments: dict[str, Any], complaint: str) -> None:
