@@ -36,7 +36,7 @@ from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.declarations import HttpTool
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
-from tests.acceptance import secret_tools
+from tests.acceptance import outside_tools, secret_tools
 
 FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
 SECOND = timedelta(seconds=1)
@@ -46,6 +46,8 @@ class FileAuthority:
     """Allows everything to `svc:` principals but the tools named, one a line, in the file `denied`."""
 
     def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        if request.tool.startswith(outside_tools.PREFIX):
+            return outside_tools.ENGINE.decide(request)
         denied = FOLDER / "denied"
         names = denied.read_text().split() if denied.exists() else []
         allowed = request.principal.startswith("svc:") and request.tool not in names
@@ -339,3 +341,4 @@ def _decoded(text: str) -> str:
 
 
 secret_tools.add(app, FOLDER)
+outside_tools.add(app, FOLDER)
