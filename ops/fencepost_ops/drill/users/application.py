@@ -37,7 +37,7 @@ def prepared(app: App, watch: Callable[[Tool, Attempt], None], principal: str) -
         authority = AllowList((*authority.grants, grant))
     made = App(app.name, authority=authority)
     made.registry = {place: _watched(tool, watch) for place, tool in app.registry.items()}
-    made.books = app.books
+    made.books, made.resolver = app.books, app.resolver
     for spec in app.planners.values():
         if spec.plan is not None:
             made.planner(spec.name, spec.version)(spec.plan)
