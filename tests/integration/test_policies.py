@@ -269,6 +269,33 @@ def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
     assert "is neither a version nor a folder" in fence.refused(2, "policy", "diff", "1", "nowhere")
 
 
+def findings(told: dict[str, list[dict[str, str]]]) -> list[tuple[str, str]]:
+    return [(one["level"], one["says"]) for one in told["findings"] if one["area"] == "policies"]
+
+
+def test_the_doctor_holds_policies_in_force_against_the_application(
+    fence: Shell, operator: Connection, tmp_path: Path
+) -> None:
+    def told(**env: str) -> list[tuple[str, str]]:
+        return findings(fence.json("doctor", exit_code=3, **env))  # there is no broker here
+
+    assert told() == []
+    put(operator, DEBITS)
+    put(operator, NOTES, "shop")
+    decide = [
+        ("ok", "version 2 of bench decides for tenant shop"),
+        ("ok", "version 1 of bench decides for all tenants"),
+    ]
+    assert told() == decide
+    assert told(FENCEPOST_APP="") == decide
+    assert told(FENCEPOST_APP="fencepost_ops.examples.wrong_tools:no") == decide
+    put(operator, LOOSE)
+    strange = told(FENCEPOST_APP="fencepost_ops.examples.orders:app")
+    assert [level for level, _ in strange] == [*["problem"] * 4, "warning", "problem"]
+    assert "version 3 was published without inventory.release version 1" in strange[0][1]
+    assert "version 3 knows wallet.debit with other arguments" in strange[4][1]
+
+
 def test_the_schemas_that_authors_write_against_are_printed(fence: Shell) -> None:
     told = fence.ok("policy", "schema")
     assert 'action "wallet.debit" in ["read"]' in told

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError, UsageError
+from fencepost.ledger import policies
 from fencepost.settings import Settings
 from fencepost_ops.commands.live import ages
 from fencepost_ops.commands.output import console, print_json, print_table, shown
@@ -28,6 +29,7 @@ from fencepost_ops.doctor.dependencies import judge_dependencies
 from fencepost_ops.doctor.facts import PostgresFacts, RedisFacts
 from fencepost_ops.doctor.findings import Finding, Level, Unread
 from fencepost_ops.doctor.fleet import judge_fleet
+from fencepost_ops.doctor.policies import judge_policies
 from fencepost_ops.doctor.postgres import judge_postgres
 from fencepost_ops.doctor.redis import judge_redis
 from fencepost_ops.doctor.retries import judge_retries
@@ -59,7 +61,7 @@ def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -
     Each finding is ok, a note, a warning or a problem, with what it means and what to do. It changes nothing,
     and what its login may not see it says. Exit code 1 if there is a problem, 3 if Postgres or Redis cannot
     be reached; the rest is shown all the same. An application that is named is loaded, to see whether one of
-    its dependencies asks for capabilities.
+    its dependencies asks for capabilities, and whether the policies in force know its tools.
 
     --retries loads the application and looks at the clients it holds, without a network: each that sends
     again by itself is named, with the line that turns it off. What a function makes when called is not seen.
@@ -69,6 +71,8 @@ def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -
     settings = session.settings("dsn")
     postgres, redis, unreached = _gathered(settings)
     findings = [*_judged(settings, postgres, redis), *_capabilities(session, settings), *unreached]
+    if postgres is not None:
+        findings += _policies(session)
     if as_json:
         print_json({"settings": list(_settings(settings)), "findings": findings})
     else:
@@ -149,6 +153,21 @@ def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
         app = None
     dependencies = () if app is None else app.dependencies
     yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
+
+
+def _policies(session: Session) -> Iterator[Finding]:
+    """The policies in force, held against the application where one can be loaded."""
+    try:
+        app = session.app()
+    except FencepostError:  # said of the capabilities already
+        app = None
+    try:
+        with session.connection() as connection:
+            live = policies.live(connection)
+    except FencepostError as error:
+        yield Finding("policies", Level.NOTE, f"not checked ({error})", "use a reader's login")
+        return
+    yield from judge_policies(live, app)
 
 
 def _settings(settings: Settings) -> Iterator[dict[str, Any]]:

@@ -201,10 +201,7 @@ def history(session: Session, tenant: str | None, limit: int, as_json: bool) -> 
     """
     with session.connection() as connection:
         rows = policies.history(connection, tenant or policies.ALL, limit)
-        everybody = policies.in_force(connection)
-    newest = {row.tenant: row.version for row in reversed(rows)}
-    common = everybody.version if everybody is not None else 0
-    live = {version for version in newest.values() if version >= common}
+        live = {row.version for row in policies.live(connection)}
     if as_json:
         print_json([{**_row(row), "in_force": row.version in live} for row in rows])
         return

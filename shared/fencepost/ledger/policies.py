@@ -31,6 +31,13 @@ ORDER BY version DESC LIMIT 1
 _HISTORY: Final = (
     f"SELECT {_COLUMNS} FROM fencepost.policies p WHERE {_OF} ORDER BY version DESC LIMIT %(limit)s"
 )
+_LIVE: Final = f"""
+SELECT {_COLUMNS} FROM fencepost.policies p WHERE version IN (
+    SELECT max(q.version) FROM fencepost.policies q GROUP BY q.tenant
+    HAVING max(q.version) >=
+        (SELECT coalesce(max(a.version), 0) FROM fencepost.policies a WHERE a.tenant = '')
+) ORDER BY version DESC
+"""
 _ONE: Final = f"SELECT {_COLUMNS} FROM fencepost.policies p WHERE version = %s"
 # Two that publish at once choose the same version, and the second is refused by its key.
 _PUBLISH: Final = f"""
@@ -84,6 +91,11 @@ def in_force(connection: Connection, tenant: str = ALL) -> PolicyVersion | None:
     """The version that decides for a tenant; for `ALL`, for those that have none of their own. None: none."""
     row = connection.execute(_IN_FORCE, {"tenant": tenant}).fetchone()
     return None if row is None else PolicyVersion(*row)
+
+
+def live(connection: Connection) -> list[PolicyVersion]:
+    """Every version that is in force for some tenant, the newest first."""
+    return [PolicyVersion(*row) for row in connection.execute(_LIVE)]
 
 
 def version(connection: Connection, number: int) -> PolicyVersion:
