@@ -60,6 +60,7 @@ class DependencyOptions(TypedDict, total=False):
     hosts: tuple[str, ...]
     private: bool | tuple[str, ...]
     capability: bool | str
+    redirects: int
 
 
 @dataclass(frozen=True)

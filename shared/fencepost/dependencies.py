@@ -54,6 +54,7 @@ class DependencySpec:
     Requests go to `base_url` and to the `hosts` named here (`api.example.com`, `*.example.com`) and nowhere
     else, inside the network only as `private` and the base_url allow: `fencepost.outbound` has the rules.
     With `capability` each attempt carries a signed one, in the header Fencepost-Capability or the one named.
+    READ tools follow up to `redirects` redirects, each to where the dependency may go; other tools none.
     """
 
     name: str
@@ -75,6 +76,7 @@ class DependencySpec:
     hosts: tuple[str, ...] = ()
     private: bool | tuple[str, ...] = False
     capability: bool | str = False
+    redirects: int = 0
 
     def __post_init__(self) -> None:
         check_name("dependency", self.name)
@@ -104,6 +106,8 @@ class DependencySpec:
             raise UsageError(
                 f"dependency {self.name} has a rate of {self.rate}; it is 0.001 to 1000000 a second"
             )
+        if not 0 <= self.redirects <= 10:
+            raise UsageError(f"dependency {self.name} has redirects {self.redirects}; it is 0 to 10")
         for name in ("concurrency", "slots"):
             value = getattr(self, name)
             if value is not None and value < 1:

@@ -236,6 +236,51 @@ def test_a_stored_request_whose_host_is_withdrawn_is_not_sent_again(web: Web) ->
         assert codes == ["connection_lost", "outbound_refused"]
 
 
+def test_a_reading_tool_is_redirected_to_where_it_may_go_only(web: Web) -> None:
+    with web.server(says("200 OK", b'{"id": "there"}')) as there:
+        to = f"http://b.example.com:{there.port}/there#part"
+        evil = f"http://evil.example:{there.port}/x"
+        with web.server(
+            says("302 Found", b"", f"Location: {to}"),
+            says("302 Found", b"", "Location: /again"),
+            says("302 Found", b"", "Location: /again"),
+            says("302 Found", b"", "Location: /again"),
+            says("302 Found", b"", f"Location: {evil}"),
+            says("302 Found", b"", "Location: http://169.254.169.254/latest"),
+            says("302 Found", b"", "Location: file:///etc/passwd"),
+            says("302 Found", b"", f"Location: {to}"),
+        ) as here:
+            host, other = f"http://a.example.com:{here.port}", f"http://b.example.com:{there.port}"
+            token = (("Authorization", "Bearer geheim-1"),)
+            declared: dict[str, Any] = {
+                "hosts": (host, other),
+                "private": ("127.0.0.1",),
+                "redirects": 2,
+                "attempts": 1,
+            }
+            with web.deployed(base_url=host, headers=token, **declared), web.names("127.0.0.1"):
+                web.run("followed", "web.fetch", f"{host}/x")
+                web.step(Queue.DISPATCHER)
+                assert web.calls("followed")[0][:2] == ("SUCCEEDED", 1)
+                assert web.events("followed", "ToolResultRecorded")[0]["requests"] == 1
+                assert there.requests[0].startswith(b"GET /there HTTP/1.1\r\n")
+                assert [b"geheim" in server.requests[0] for server in (here, there)] == [True, False]
+                web.run("circle", "web.fetch", f"{host}/x")
+                web.step(Queue.DISPATCHER)
+                assert web.events("circle", "ToolAttemptFailed")[0]["code"] == "http_302"
+                assert [b"geheim" in request for request in here.requests] == [True] * 4
+                for number, key in enumerate(("evil", "metadata", "file")):
+                    web.run(key, "web.fetch", f"{host}/x")
+                    web.step(Queue.DISPATCHER)
+                    (failed,) = web.events(key, "ToolAttemptFailed")
+                    assert (failed["code"], failed["final"]) == ("outbound_refused", True)
+                    assert len(here.requests) == 5 + number
+                web.run("effect", "web.post", f"{host}/x")
+                web.step(Queue.DISPATCHER)
+                assert web.calls("effect")[0][:2] == ("UNKNOWN", 1)
+        assert len(there.requests) == 1
+
+
 def test_what_is_declared_to_be_inside_is_reached(web: Web) -> None:
     with web.server(says("200 OK", b'{"id": "p-1"}')) as server:
         host = f"http://a.example.com:{server.port}"

@@ -22,6 +22,7 @@ from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
 from fencepost_workers import forks, redaction, signing
 from fencepost_workers.role import Held, Message, Role
+from fencepost_workers.tools import redirects
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
 from fencepost_workers.tools.secrets import NONE, Resolved, SecretUnavailable, files_and_variables, resolve
@@ -190,7 +191,9 @@ async def _send(
     capability: tuple[str, str] | None,
 ) -> tuple[Outcome, int]:
     call = order.call
-    sent = await role.worker.engine.send(
+    sent = await redirects.send(
+        role.worker.engine,
+        tool,
         stored,
         allowed=allowed,
         key=order.key,
