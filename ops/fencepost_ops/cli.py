@@ -37,6 +37,7 @@ COMMANDS: Final = {
     "approvals": "fencepost_ops.commands.approvals:approvals",
     "approve": "fencepost_ops.commands.approvals:approve",
     "deny": "fencepost_ops.commands.approvals:deny",
+    "explain": "fencepost_ops.commands.explain:explain",
     "result": "fencepost_ops.commands.result:result",
     "stats": "fencepost_ops.commands.stats:stats",
     "audit": "fencepost_ops.commands.audit:audit",
@@ -62,7 +63,7 @@ COMMANDS: Final = {
 SECTIONS: Final = {
     "Run a fleet": ("up", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
-    "Approve": ("approvals", "approve", "deny"),
+    "Approve": ("approvals", "approve", "deny", "explain"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
     "Say who may": (
         "policy",

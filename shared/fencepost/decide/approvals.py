@@ -57,7 +57,7 @@ def ask(
     until = deadlines.plus(fold.now, min(decision.approval.within, LONGEST))
     due = until if call.compensates else min(until, fold.run.deadline)
     message = f"needs an approval: {decision.reason}"
-    body = decision_body(decision, phase) | {"message": message, "ready_at": rfc3339(due)}
+    body = decision_body(fold, call, decision, phase) | {"message": message, "ready_at": rfc3339(due)}
     body["asked"] = _asked(fold, call, tool, decision, request, until)
     if call.compensates:  # its own deadline begins once it is approved
         body["asked"]["patience_ms"] = tool.dependency.reconcile_for // timedelta(milliseconds=1)

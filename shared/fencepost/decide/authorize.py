@@ -161,8 +161,8 @@ def denial(decision: AuthorizationDecision) -> str:
     return f"not authorised ({decision.code}): {decision.reason}"
 
 
-def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
-    """The evidence of one authorisation decision."""
+def decision_body(fold: Fold, call: Call, decision: AuthorizationDecision, phase: str) -> dict[str, Any]:
+    """The evidence of one authorisation decision: by which roles and delegations, too, if there are any."""
     body: dict[str, Any] = {
         "phase": phase,
         "reason": decision.reason,
@@ -172,6 +172,9 @@ def decision_body(decision: AuthorizationDecision, phase: str) -> dict[str, Any]
         body["code"] = decision.code
     if decision.digests:
         body["digests"] = dict(decision.digests)
+    if fold.standing.principals or fold.standing.delegations:
+        who = fold.standing.who(call.tenant, fold.run.principal, call.tool, fold.now)
+        body |= {"roles": list(who.roles), "delegation": list(who.links)}
     return body
 
 

@@ -97,7 +97,7 @@ def _end(fold: Fold, call: Call) -> Answer:
 
 
 def _denied(fold: Fold, call: Call, decision: AuthorizationDecision, fence: int) -> Answer:
-    body = decision_body(decision, "claim") | {"message": denial(decision), "fence": fence}
+    body = decision_body(fold, call, decision, "claim") | {"message": denial(decision), "fence": fence}
     fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
     return _end(fold, call)
 
@@ -217,7 +217,7 @@ def start_attempt(
     """Record the lease, the authorisation and the attempt; the order to send follows the COMMIT (R2)."""
     spec, repeat = tool.dependency, call.doubt
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
-    evidence = decision_body(decision, "claim")
+    evidence = decision_body(fold, call, decision, "claim")
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)
     deadline = fold.now + timeout
     stored = call.request or request

@@ -185,7 +185,7 @@ def propose(
         fold.emit(E.PROPOSAL_REJECTED, {"step": 2, "code": "unknown_tool", "message": gone}, call=call_id)
         return
     decision = authorize(fold, call, tool, "recording", 0)
-    evidence = decision_body(decision, "recording")
+    evidence = decision_body(fold, call, decision, "recording")
     if not decision.allowed and decision.approval is None:
         denied = {**evidence, "message": denial(decision)}
         fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)

@@ -189,7 +189,7 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
 def _denied(
     fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, decision: AuthorizationDecision
 ) -> Answer:
-    body = decision_body(decision, "claim") | {"message": f"repeat {denial(decision)}"}
+    body = decision_body(fold, call, decision, "claim") | {"message": f"repeat {denial(decision)}"}
     fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
     pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
     denied = "the repeat is not authorised"
