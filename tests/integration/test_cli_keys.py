@@ -90,3 +90,36 @@ def test_the_doctor_says_what_keeps_capabilities_from_being_signed(folder: str) 
     assert [level for level, _ in found(folder)] == [Level.OK, Level.NOTE]
     (Path(folder) / read_keys(folder)[0].file).chmod(0o644)
     assert [level for level, _ in found(folder)] == [Level.OK, Level.WARNING, Level.NOTE]
+
+
+APP = """
+from pydantic import BaseModel
+from fencepost import App, Effect, Request
+
+app = App("outgoing")
+web = app.dependency("web", "env:WEB_URL", hosts=("*.example.com",), private=("10.1.0.0/16",), capability=True)
+
+
+class Page(BaseModel):
+    url: str
+
+
+@web.http("web.fetch", effect=Effect.READ)
+def fetch(args: Page) -> Request:
+    return Request.get(args.url)
+
+
+app.allow("svc:*", tools=["web.fetch"])
+"""
+
+
+def test_tools_are_listed_with_where_they_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "outgoing_app.py").write_text(APP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    args = ["tools", "--app", "outgoing_app:app"]
+    told = CliRunner().invoke(cli.main, args)
+    assert "  goes to env:WEB_URL, *.example.com, with a capability in Fencepost-Capability\n" in told.stdout
+    (listed,) = json.loads(CliRunner().invoke(cli.main, [*args, "--json"]).stdout)
+    assert listed["goes_to"] == ["env:WEB_URL", "*.example.com"]
+    assert listed["private"] == ["10.1.0.0/16"]

@@ -45,7 +45,7 @@ def fetching_app() -> App:
 
     @web.http("web.fetch", effect=Effect.READ)
     def fetch(args: Page) -> Request:
-        return Request.get(args.url)
+        return Request.get(args.url, headers={"X-Reader": "stored"})
 
     @web.http("web.post", effect=Effect.REVERSIBLE, intent=lambda a: (a.url,), contract=PROMISED)
     def post(args: Page) -> Request:
@@ -264,11 +264,13 @@ def test_a_reading_tool_is_redirected_to_where_it_may_go_only(web: Web) -> None:
                 assert web.calls("followed")[0][:2] == ("SUCCEEDED", 1)
                 assert web.events("followed", "ToolResultRecorded")[0]["requests"] == 1
                 assert there.requests[0].startswith(b"GET /there HTTP/1.1\r\n")
-                assert [b"geheim" in server.requests[0] for server in (here, there)] == [True, False]
+                for told in (b"geheim", b"X-Reader: stored"):
+                    assert [told in server.requests[0] for server in (here, there)] == [True, False]
                 web.run("circle", "web.fetch", f"{host}/x")
                 web.step(Queue.DISPATCHER)
                 assert web.events("circle", "ToolAttemptFailed")[0]["code"] == "http_302"
                 assert [b"geheim" in request for request in here.requests] == [True] * 4
+                assert [b"X-Reader: stored" in request for request in here.requests] == [True] * 4
                 for number, key in enumerate(("evil", "metadata", "file")):
                     web.run(key, "web.fetch", f"{host}/x")
                     web.step(Queue.DISPATCHER)

@@ -48,6 +48,9 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
+        if len(tool["goes_to"]) > 1 or tool["capability"]:
+            carried = f", with a capability in {tool['capability']}" if tool["capability"] else ""
+            click.echo(f"  goes to {', '.join(tool['goes_to'])}{carried}")
 
 
 for _command in (withdraw, restore, withdrawn):
@@ -71,6 +74,14 @@ def _show_catalogue(as_json: bool) -> None:
         click.echo(f"  source  {entry['source']}, checked on {entry['checked_on']}")
 
 
+def _places(tool: Tool) -> list[str]:
+    """Where an HTTP tool's requests may go, as declared; a Python tool's are its own affair."""
+    if tool.kind != "http":
+        return []
+    base = tool.dependency.base_url
+    return [*([] if base is None else [base]), *tool.dependency.hosts]
+
+
 def _described(tool: Tool) -> dict[str, Any]:
     repeat, lookup = tool.contract.repeat, tool.contract.lookup
     risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
@@ -91,6 +102,9 @@ def _described(tool: Tool) -> dict[str, Any]:
         "lookup_horizon": lookup.horizon if lookup is not None else None,
         "key": None if tool.key is None else tool.key.to_json(),
         "attempts": tool.dependency.attempts,
+        "goes_to": _places(tool),
+        "private": tool.dependency.private,
+        "capability": tool.dependency.capability_header,
         "required": tool.required,
         "compensable": tool.compensable,
     }
