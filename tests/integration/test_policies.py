@@ -11,7 +11,9 @@ import psycopg
 import pytest
 
 from fencepost import commands as c
+from fencepost.authority.bundle import read_bundle
 from fencepost.authority.inforce import Engines
+from fencepost.authority.vocabulary import vocabulary
 from fencepost.errors import Conflict, NotFound
 from fencepost.ledger import policies
 from fencepost.ledger.connect import Connection, connect
@@ -301,3 +303,23 @@ def test_the_schemas_that_authors_write_against_are_printed(fence: Shell) -> Non
     assert 'action "wallet.debit" in ["read"]' in told
     assert 'action "approve wallet.debit" in ["approve"]' in told
     assert json.loads(fence.ok("policy", "schema", "--tests"))["title"] == "PolicyTestFile"
+
+
+def test_a_policy_tells_what_offsets_an_effect_from_what_a_planner_proposed(
+    bench: Bench, operator: Connection
+) -> None:
+    offsets = '@id("back") permit (principal, action == Action::"wallet.refund", resource)'
+    put_all = f"{DEBITS}{offsets} when {{ context.compensates }};"
+    words, _ = vocabulary(bench.app.registry)
+    made, _ = read_bundle({"bundle.json": '{"name": "bench"}', "all.cedar": put_all}, words)
+    assert made is not None
+    policies.publish(operator, made, tenant=TENANT, by="ann", note="n")
+    run = bench.start()
+    bench.succeed(run, bench.debit(run, bench.order()))
+    bench.cancel(run)
+    bench.offset(run)
+    kind, said = last_decision(bench, run)
+    assert (kind, said["policy"], said["deciding"]) == ("AuthorizationAllowed", "1", ["back"])
+    other = bench.start()
+    bench.debit(other, bench.order(), "wallet.refund")
+    assert last_decision(bench, other)[0] == "AuthorizationDenied"

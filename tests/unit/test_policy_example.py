@@ -16,13 +16,13 @@ FOLDER = Path(fencepost_ops.examples.__file__).parent / "orders_policy"
 def test_the_example_is_sound_and_its_tests_pass() -> None:
     found = checked(FOLDER, app)
     assert (found.problems, found.notes) == ((), ())
-    assert [outcome.differences for outcome in found.tests()] == [()] * 15
+    assert [outcome.differences for outcome in found.tests()] == [()] * 17
 
 
 def test_without_any_one_of_its_policies_a_test_fails() -> None:
     engine = checked(FOLDER, app).usable()
     bundle, (name,) = engine.compiled.bundle, engine.compiled.bundle.policies
-    assert len(engine.compiled.statements) == 6
+    assert len(engine.compiled.statements) == 7
     for statement in engine.compiled.statements.values():
         left = {name: bundle.policies[name].replace(statement.text, "")}
         less = CedarEngine(Compiled(replace(bundle, policies=left)))

@@ -181,6 +181,7 @@ class Compiled:
             "approvals": request.approvals,
             "arguments": self._projections[request.tool](request.arguments),
             "attempt": request.attempt,
+            "compensates": request.compensates,
             "definition": request.definition,
             "delegation": list(request.delegation),
             "effect": str(request.effect),

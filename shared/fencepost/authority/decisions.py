@@ -24,7 +24,7 @@ class AuthorizationRequest:
     what it moves; `roles` what the principal is, by its own right or by delegation (`on_behalf_of` names
     whose authority it may use, `delegation` each link as "from>to"); `tainted` whether the run has read
     untrusted output; `egress` whether the tool sends data out; `approvals` how many persons have approved
-    exactly this, and still count.
+    exactly this, and still count; `compensates` whether it offsets an earlier effect of its run.
     """
 
     tenant: str
@@ -49,6 +49,7 @@ class AuthorizationRequest:
     tainted: bool = False
     egress: bool = False
     approvals: int = 0
+    compensates: bool = False
 
 
 @dataclass(frozen=True)

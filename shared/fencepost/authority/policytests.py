@@ -80,6 +80,7 @@ class TestedRequest(BaseModel):
     delegation: list[str] = []
     tainted: bool = False
     approvals: int = Field(default=0, ge=0)
+    compensates: bool = False
     attempt: int = Field(default=1, ge=0)
     phase: Literal["recording", "claim"] = "claim"
     at: Annotated[str, AfterValidator(_moment)] = _AT
@@ -158,6 +159,7 @@ def request_of(asked: TestedRequest, engine: CedarEngine) -> AuthorizationReques
         tainted=asked.tainted,
         egress=word is not None and word.egress,
         approvals=asked.approvals,
+        compensates=asked.compensates,
     )
 
 

@@ -15,9 +15,9 @@ effect, the action is in the group of the gravest; `context.effect` is exact.
 
 `context` holds, for every action: `tenant`, `tool`, `tool_version`, `effect`, `definition` (the digest of the
 tool's declaration), `arguments`, `amount` ({currency, minor, scale}, where the tool moves money), `tainted`,
-`egress`, `approvals` (how many persons have approved exactly this), `attempt`, `phase` ("recording" or
-"claim"), `on_behalf_of` and `delegation` (sets of names and of "from>to") and `now`; to approve also
-`requester`, the run's principal, for whom those sets are then.
+`egress`, `approvals` (how many persons have approved exactly this), `compensates` (it offsets an earlier
+effect of its run), `attempt`, `phase` ("recording" or "claim"), `on_behalf_of` and `delegation` (sets of
+names and of "from>to") and `now`; to approve also `requester`, the run's principal, of whom those sets then are.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ _CONTEXT: Final = {
     "amount?": "Amount",
     "approvals": "Long",
     "attempt": "Long",
+    "compensates": "Bool",
     "definition": "String",
     "delegation": "Set<String>",
     "effect": "String",

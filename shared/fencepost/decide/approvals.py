@@ -237,6 +237,7 @@ def asked_request(fold: Fold, call: Call, approval: Approval, approve: bool = Tr
         tainted=fold.run.tainted is not None,
         egress=bool(asked.get("egress")),
         approvals=len(approval.approved) if approve else 0,
+        compensates=call.compensates is not None,
     )
 
 

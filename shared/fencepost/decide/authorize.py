@@ -16,7 +16,7 @@ from fencepost.authority import (
     approve_safely,
     decide_safely,
 )
-from fencepost.canonical import parse, sanitize
+from fencepost.canonical import arguments_hash, parse, sanitize
 from fencepost.decide.fold import Fold
 from fencepost.money import Money
 from fencepost.subjects import Call
@@ -69,7 +69,7 @@ def _approved(
     bound = {
         "operation": call.operation,
         "definition": asked.definition,
-        "arguments_hash": call.arguments_hash,
+        "arguments_hash": arguments_hash(asked.arguments),  # of what is there, whatever it is said to be
         "request_digest": digest,
     }
     why = approval.lapsed(bound, fold.now)
@@ -147,6 +147,7 @@ def request_of(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -
         delegation=who.links,
         tainted=fold.run.tainted is not None,
         egress=tool.egress,
+        compensates=call.compensates is not None,
     )
 
 
