@@ -17,7 +17,8 @@ effect, the action is in the group of the gravest; `context.effect` is exact.
 tool's declaration), `arguments`, `amount` ({currency, minor, scale}, where the tool moves money), `tainted`,
 `egress`, `approvals` (how many persons have approved exactly this), `compensates` (it offsets an earlier
 effect of its run), `attempt`, `phase` ("recording" or "claim"), `on_behalf_of` and `delegation` (sets of
-names and of "from>to") and `now`; to approve also `requester`, the run's principal, of whom those sets then are.
+names and of "from>to") and `now`; to approve also `requester`, the run's principal, of whom those sets then
+are.
 """
 
 from __future__ import annotations
