@@ -157,9 +157,14 @@ class DependencySpec:
         return outbound(base, self._named_hosts(), self._inside())
 
     def bind(self, request: Request) -> StoredRequest:
-        """The absolute request to store. OutboundRefused where it leads elsewhere; UsageError as `url`."""
-        stored = request.bind(None if self.base_url is None else self.url())
-        self.outbound().admit(stored.target)
+        """The absolute request to store. OutboundRefused where it leads elsewhere; UsageError as `url`.
+
+        A whole URL is one of `hosts`: the base_url's host is not open to it, which leads below its path only.
+        """
+        stored, rules = request.bind(None if self.base_url is None else self.url()), self.outbound()
+        target = rules.admit(stored.target)
+        if request.whole:
+            rules.named(target)
         return stored
 
     def sent_headers(self) -> tuple[tuple[str, str], ...]:

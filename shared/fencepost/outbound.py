@@ -313,11 +313,16 @@ class Outbound:
     def admit(self, url: str) -> Target:
         """The target of a request; OutboundRefused if it is not one of this dependency's."""
         target = parse(url)
-        if not self._at_base(target) and not any(rule.covers(target) for rule in self.hosts):
-            raise OutboundRefused(f"{target.origin} is not among the hosts of this dependency")
+        if not self._at_base(target):
+            self.named(target)
         if target.address is not None:
             self.reach(target).judge(target.host, [str(target.address)])
         return target
+
+    def named(self, target: Target) -> None:
+        """OutboundRefused for a target that is none of `hosts`, its base_url's own included."""
+        if not any(rule.covers(target) for rule in self.hosts):
+            raise OutboundRefused(f"{target.origin} is not among the hosts of this dependency")
 
     def reach(self, target: Target) -> Reach:
         """Which addresses an admitted target may be connected at."""

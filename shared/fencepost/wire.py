@@ -154,6 +154,11 @@ class Request:
                 "or take them as a SecretRef argument"
             )
 
+    @property
+    def whole(self) -> bool:
+        """Whether its path is a whole URL."""
+        return _ABSOLUTE.match(self.path) is not None
+
     @classmethod
     def get(
         cls, path: str, *, query: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None
@@ -196,7 +201,7 @@ class Request:
         """The absolute request to store; equal inputs give equal bytes. ValueError for a bad base URL, and
         without one for a path that is no whole URL.
         """
-        if _ABSOLUTE.match(self.path):
+        if self.whole:
             whole = outbound.parse(self.path)
             path, question, query = whole.rest.partition("?")
             target = whole.origin + (quote(path, safe=_PATH_SAFE) or "/")

@@ -97,7 +97,8 @@ from pydantic import BaseModel
 from fencepost import App, Effect, Request
 
 app = App("outgoing")
-web = app.dependency("web", "env:WEB_URL", hosts=("*.example.com",), private=("10.1.0.0/16",), capability=True)
+inside = ("10.1.0.0/16",)
+web = app.dependency("web", "env:WEB_URL", hosts=("*.example.com",), private=inside, capability=True)
 
 
 class Page(BaseModel):

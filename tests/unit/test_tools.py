@@ -169,6 +169,8 @@ def test_a_dependency_binds_to_its_own_hosts_only() -> None:
     assert spec.bind(Request.get("https://a.example.com/x")).target == "https://a.example.com/x"
     with pytest.raises(OutboundRefused, match=r"https://evil\.example is not among the hosts"):
         spec.bind(Request.get("https://evil.example/x"))
+    with pytest.raises(OutboundRefused, match="is not among the hosts"):  # it would leave /v1
+        spec.bind(Request.get("https://pay.example/admin"))
     assert DependencySpec("w", capability=True).capability_header == "Fencepost-Capability"
     assert DependencySpec("w", capability="X-Leave").capability_header == "X-Leave"
     assert spec.capability_header is None
