@@ -1,10 +1,14 @@
 """Credentials that come back are hidden, in whatever form they come back; nothing else is touched."""
 
 import base64
+import html
 import json
-from urllib.parse import quote
+from typing import Any
+from urllib.parse import quote, quote_plus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fencepost.dependencies import DependencySpec
 from fencepost.outcomes import Answered, Applied, Lost, Refused, Unsure
@@ -102,3 +106,53 @@ def test_the_lines_of_a_key_are_hidden_by_themselves() -> None:
     hiding = Credentials.of(DependencySpec("d"), (key,))
     assert hiding.hide("it holds BAQEFAASCBKcwggSj in a line") == "it holds *** in a line"
     assert hiding.hide(json.dumps({"key": key})) == '{"key": "***"}'
+
+
+ODD = "pä\\ss€ 😀&\"w'<ö>%2Fr+d"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        ODD,
+        ODD.encode().decode("latin-1"),
+        json.dumps(ODD),
+        json.dumps(ODD, ensure_ascii=False),
+        json.dumps(json.dumps(ODD)),
+        json.dumps(json.dumps({"a": json.dumps({"b": ODD})})),
+        quote(ODD, safe=""),
+        quote(ODD, safe="").replace("%C3", "%c3"),
+        quote_plus(ODD),
+        html.escape(ODD),
+        html.escape(ODD).encode("ascii", "xmlcharrefreplace").decode(),
+        f"a=%41&b={quote_plus(ODD)}&c=\\u0041",
+    ],
+)
+def test_every_character_is_found_however_it_is_spelled(echo: str) -> None:
+    hidden = Credentials.of(DependencySpec("d"), (ODD,)).hide(f"before {echo} after")
+    assert hidden.startswith("before ")
+    assert hidden.endswith(" after")
+    assert "***" in hidden
+    assert "ss" not in hidden
+
+
+def test_an_answers_bytes_are_searched_as_utf_8() -> None:
+    hiding = Credentials.of(DependencySpec("d"), (ODD,))
+    answered = hiding.hide_sent(Answered(Response(422, {}, f'{{"you": "{ODD}", "ü": 1}}'.encode()), 1))
+    assert isinstance(answered, Answered)
+    assert answered.response.body == '{"you": "***", "ü": 1}'.encode()
+
+
+@given(
+    st.text(min_size=8, max_size=20), st.sampled_from([str, json.dumps, quote_plus, html.escape]), st.text()
+)
+def test_no_value_survives(value: str, spell: Any, around: str) -> None:
+    value, around = (part.encode("utf-8", "ignore").decode() for part in (value, around))
+    if len(value) < 8:
+        return
+    hiding = Credentials.of(DependencySpec("d"), (value,))
+    hidden = hiding.hide(around + spell(value) + around)
+    assert (
+        spell(value).strip('"') not in hidden.replace("***", "") or spell(value).strip('"') in around + around
+    )
+    assert hiding.hide("nothing at all") == "nothing at all" or value in "nothing at all"

@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,6 +37,7 @@ class Kept(logging.Handler):
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[logging.Logger, Kept]]:
     before = logging.getLogRecordFactory()
     monkeypatch.setattr(redaction, "PROCESS", Redaction())
+    monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     redaction.install()
     redaction.PROCESS.learn(canary())
     logger, kept = logging.getLogger("test.redaction"), Kept()
@@ -83,6 +85,22 @@ def test_arguments_that_do_not_fit_are_not_printed_to_say_so(
     logger, kept = log
     logger.warning("one %s and %s", CANARY)  # noqa: PLE1206 - the point
     assert kept.texts == ["one %s and %s (its arguments do not fit)"]
+    assert CANARY not in capsys.readouterr().err
+
+
+def test_what_ends_a_thread_is_logged_not_printed(
+    log: tuple[logging.Logger, Kept], capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, kept = log
+    redaction.log.addHandler(kept)
+    try:
+        thread = threading.Thread(target=raising, name="the tool's own")
+        thread.start()
+        thread.join()
+    finally:
+        redaction.log.removeHandler(kept)
+    assert "the tool's own ended" in kept.texts[0]
+    assert "422 for ***" in kept.texts[0]
     assert CANARY not in capsys.readouterr().err
 
 

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from fencepost_workers.tools.credentials import Credentials
 
+log = logging.getLogger(__name__)
+
 MOST: Final = 1024
 """More than a process has attempts at a time."""
 
@@ -77,3 +79,12 @@ def install() -> None:
         return record
 
     logging.setLogRecordFactory(make)
+    threading.excepthook = _ended
+
+
+def _ended(how: threading.ExceptHookArgs) -> None:
+    """A thread of the application's own ended with an error, which Python would print as it is."""
+    if how.exc_type is SystemExit or how.exc_value is None:
+        return
+    name = how.thread.name if how.thread is not None else "a thread"
+    log.error("%s ended", name, exc_info=(how.exc_type, how.exc_value, how.exc_traceback))

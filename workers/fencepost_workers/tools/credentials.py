@@ -2,8 +2,8 @@
 
 What counts as one: the value of a header that is set as `env:NAME`, or whose name speaks of authentication;
 also what follows its scheme, what Basic encodes, and each cookie; and the secrets that arguments name. Each
-is found as it is and in the escapes of JSON and of URLs, a secret in base64 too. What does not: values under
-`LEAST_CHARS` characters, and other encodings of one.
+is found as it is and in the escapes of JSON, URLs, forms and HTML, a secret in base64 too. What does not:
+values under `LEAST_CHARS` characters, and other encodings of one.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Final
 from fencepost.dependencies import DependencySpec
 from fencepost.outcomes import Answered, Applied, Lost, Outcome, Sent
 from fencepost.tools import Response
+from fencepost_workers.tools.spellings import pattern, readings, spelled
 
 HIDDEN: Final = "***"
 LEAST_CHARS: Final = 6
@@ -26,8 +27,6 @@ LEAST_CHARS: Final = 6
 _LEAST_PART: Final = 12
 """Characters of a part of a secret that is hidden by itself."""
 _URLSAFE: Final = str.maketrans("+/", "-_")
-_SHORT: Final = {"\b": "b", "\t": "t", "\n": "n", "\f": "f", "\r": "r"}
-"""What JSON escapes with a letter."""
 _TELLING: Final = re.compile(
     r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
 )
@@ -40,6 +39,7 @@ class Credentials:
         self._encoded = frozenset(encoded)
         told = {value for value in values if len(value) >= LEAST_CHARS} | self._encoded
         self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
+        self._sought = tuple({spelling: None for value in self._values for spelling in spelled(value)})
 
     def __repr__(self) -> str:
         return f"<{len(self._values)} credentials>"
@@ -51,7 +51,7 @@ class Credentials:
 
     @cached_property
     def _loosely(self) -> re.Pattern[str]:  # takes milliseconds to make, and few need it
-        return re.compile("|".join(_loosely(value, value in self._encoded) for value in self._values))
+        return re.compile("|".join(pattern(value, encoded=value in self._encoded) for value in self._values))
 
     @classmethod
     def of(cls, spec: DependencySpec, secrets: Sequence[str] = ()) -> Credentials:
@@ -62,12 +62,12 @@ class Credentials:
 
     def hide(self, text: str) -> str:
         """The text without credentials."""
-        if not self._values:
-            return text
-        escaped = "\\" in text or "%" in text
-        if not escaped and not any(value in text for value in self._values):
+        if not self._values or not (self._in(text) or any(map(self._in, readings(text)))):
             return text
         return self._loosely.sub(HIDDEN, text)
+
+    def _in(self, reading: str) -> bool:
+        return any(value in reading for value in self._sought)
 
     def hide_sent(self, sent: Sent) -> Sent:
         """What came of a request, without credentials in body, headers or message."""
@@ -139,19 +139,3 @@ def _basic(encoded: str) -> Iterator[str]:
         return
     yield pair
     yield pair.partition(":")[2]
-
-
-def _loosely(value: str, encoded: bool) -> str:
-    """A pattern for the value in which each character may be escaped as JSON or a URL would.
-
-    Of what is encoded already only what is no letter or digit: nobody escapes more, and patterns are costly.
-    """
-    return "".join(char if encoded and char.isalnum() else _loose(char) for char in value)
-
-
-def _loose(char: str) -> str:
-    if not char.isascii():
-        return re.escape(char)
-    code, slash = f"{ord(char):02x}", "" if char.isalnum() else r"\\?"
-    short = rf"|\\{_SHORT[char]}" if char in _SHORT else ""
-    return rf"(?:{slash}{re.escape(char)}{short}|(?i:\\u00{code}|%{code}))"
