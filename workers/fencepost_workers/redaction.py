@@ -12,6 +12,7 @@ from collections import OrderedDict
 from typing import Any, Final
 
 from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools.spellings import readings
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,10 @@ class Redaction:
         """The text without them."""
         with self._lock:
             known = list(self._known.values())
+        texts = (text, *readings(text))  # once for all: undoing escapes is what costs
         for one in known:
-            text = one.hide(text)
+            if one.found_in(texts):
+                text = one.hide(text)
         return text
 
     def clean(self, record: logging.LogRecord) -> None:

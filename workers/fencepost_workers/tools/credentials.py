@@ -62,12 +62,13 @@ class Credentials:
 
     def hide(self, text: str) -> str:
         """The text without credentials."""
-        if not self._values or not (self._in(text) or any(map(self._in, readings(text)))):
+        if not self._values or not (self.found_in((text,)) or self.found_in(readings(text))):
             return text
         return self._loosely.sub(HIDDEN, text)
 
-    def _in(self, reading: str) -> bool:
-        return any(value in reading for value in self._sought)
+    def found_in(self, readings_of_a_text: Iterable[str]) -> bool:
+        """Whether one of them is in a text, of which these are the readings."""
+        return any(value in reading for reading in readings_of_a_text for value in self._sought)
 
     def hide_sent(self, sent: Sent) -> Sent:
         """What came of a request, without credentials in body, headers or message."""
