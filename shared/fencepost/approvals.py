@@ -23,10 +23,10 @@ BOUND = ("operation", "definition", "arguments_hash", "request_digest")
 """What an approval binds, beside the version of the policy, which only a decision tells."""
 
 _CALLED = {
-    "operation": "the operation",
-    "definition": "the definition of its tool",
-    "arguments_hash": "its arguments",
-    "request_digest": "the request that would be sent",
+    "operation": "the operation is",
+    "definition": "the definition of its tool is",
+    "arguments_hash": "its arguments are",
+    "request_digest": "the request that would be sent is",
 }
 
 _AUTHORITY = ("roles", "on_behalf_of", "links")
@@ -88,7 +88,7 @@ class Approval:
             return f"it expired at {self.asked['expires_at']}"
         for name in BOUND:
             if self.asked.get(name) != bound.get(name):
-                return f"{_CALLED[name]} is not what was approved"
+                return f"{_CALLED[name]} not what was approved"
         return None
 
 

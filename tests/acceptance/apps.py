@@ -32,11 +32,11 @@ from fencepost import (
     Turn,
 )
 from fencepost.app import Dependency, DependencyOptions
-from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+from fencepost.authority import Approver, AuthorizationDecision, AuthorizationRequest
 from fencepost.declarations import HttpTool
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
-from tests.acceptance import outside_tools, secret_tools
+from tests.acceptance import approved_tools, outside_tools, secret_tools
 
 FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
 SECOND = timedelta(seconds=1)
@@ -48,10 +48,16 @@ class FileAuthority:
     def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
         if request.tool.startswith(outside_tools.PREFIX):
             return outside_tools.ENGINE.decide(request)
+        if request.tool.startswith(approved_tools.PREFIX):
+            return approved_tools.ENGINE.decide(request)
         denied = FOLDER / "denied"
         names = denied.read_text().split() if denied.exists() else []
         allowed = request.principal.startswith("svc:") and request.tool not in names
         return AuthorizationDecision(allowed, "the file says so", f"denied: {' '.join(names)}")
+
+    def may_approve(self, request: AuthorizationRequest, approver: Approver) -> AuthorizationDecision:
+        """Of tools that ask for it."""
+        return approved_tools.ENGINE.may_approve(request, approver)
 
 
 app = App("acceptance", authority=FileAuthority())
@@ -164,6 +170,7 @@ def a_refund(
 debit = a_debit(bank, "bank.debit", "debit")
 once = a_debit(bank, "bank.once", "once", ASKED_ONLY)
 blindly = a_debit(blind, "blind.debit", "debit", UNSEEN)
+approved = a_debit(bank, "approved.debit", "approved")
 patiently = a_debit(patient, "patient.debit", "debit")
 """An attempt may take so long that only a death explains an earlier takeover."""
 pay = a_debit(blind, "blind.pay", "pay", UNSEEN)
@@ -175,11 +182,11 @@ refund_blindly = a_refund(blind, "blind.refund", UNSEEN)
 repay = a_refund(blind, "blind.repay")
 """Offsets soon, and can be asked about."""
 
-for _debit in (debit, once, patiently):
+for _debit in (debit, once, approved, patiently):
     _debit.lookup(by_key)
 for _refund in (refund, repay):
     _refund.lookup(by_key)
-for _reversible in (debit, once, blindly, patiently):
+for _reversible in (debit, once, approved, blindly, patiently):
     _reversible.compensate(pay_back)
 
 
@@ -342,3 +349,4 @@ def _decoded(text: str) -> str:
 
 secret_tools.add(app, FOLDER)
 outside_tools.add(app, FOLDER)
+approved_tools.add(app, FOLDER)

@@ -66,6 +66,24 @@ def test_an_approval_of_other_bytes_counts_no_longer(desk: Desk) -> None:
     assert desk.attempts(run) == 0
 
 
+def test_arguments_that_somebody_changed_behind_the_ledgers_back_are_not_what_was_approved(
+    desk: Desk,
+) -> None:
+    run, call = desk.approved()
+    desk.bench.started.remove(run)  # it cannot replay any more
+    with desk.bench.owner.transaction():
+        desk.bench.sql("SET LOCAL session_replication_role = replica")
+        text = '{"minor":100000,"order":"x"}'
+        desk.bench.sql("UPDATE fencepost.calls SET arguments = %s WHERE id = %s", text, call)
+    was = json.loads(desk.bench.call(call).approval or "")["asked"]["request"]
+    claim = replace(
+        desk.bench.claim_call(run, call), request=was
+    )  # as of a Python tool: only arguments differ
+    assert desk.bench.one(claim) == c.Done("AWAITING_APPROVAL")
+    assert "its arguments are not what was approved" in desk.bench.events(run)[-1].data["reason"]
+    assert desk.attempts(run) == 0
+
+
 def test_an_approval_of_another_definition_of_the_tool_counts_no_longer(desk: Desk) -> None:
     run, call = desk.approved()
     changed = replace(desk.bench.app.registry["wallet.debit", 1], egress=True)
