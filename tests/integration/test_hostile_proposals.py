@@ -13,8 +13,8 @@ from fencepost.ledger.connect import connect
 from fencepost.proposals import validate
 from fencepost.tools import CallView, Proposal
 from fencepost_workers.contexts import views
-from tests.hostile import BENIGN, HOSTILE, Hostile
-from tests.hostile_tools import add
+from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE, Hostile
+from fencepost_ops.drill.hostile.tools import add
 from tests.integration.ledger_bench import TENANT, Bench
 
 BUDGET = '{"calls": 500}'

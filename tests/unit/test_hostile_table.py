@@ -7,8 +7,8 @@ import pytest
 from fencepost import App
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.tools import Proposal
-from tests.hostile import BENIGN, HOSTILE, Hostile
-from tests.hostile_tools import add
+from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE, Hostile
+from fencepost_ops.drill.hostile.tools import add
 
 APP = App("hostile")
 add(APP.dependency("mail", "http://127.0.0.1:9"))

@@ -16,6 +16,7 @@ from fencepost_ops.drill.options import with_many
 from fencepost_ops.drill.protocol import Protocol, json_schema
 from fencepost_ops.drill.proving import with_proof
 from fencepost_ops.drill.shipped import find_protocol, shipped_names, shipped_protocol
+from fencepost_ops.drill.trying import with_hostile
 from fencepost_ops.installation import need_parts
 from fencepost_ops.processes import LocalServerError
 
@@ -83,6 +84,7 @@ def _drill(protocol: Protocol, as_json: bool, report: IO[str] | None) -> bool:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Another seed than the protocol's, or 0.")
 @click.option("--sabotage", multiple=True, metavar="NAME", help="Switch this defence off; may be repeated.")
 @json_option
+@with_hostile
 @with_proof
 @with_many
 @click.pass_context
@@ -106,6 +108,7 @@ def drill(
     is written down as a protocol to attach to a report. --races has real sessions meet in real time.
 
     --prove switches each defence off once and shows what breaks without it: a check that cannot fail is none.
+    --hostile tries all that must never be sent, and shows which step refused it.
     """
     if schema + listed + (protocol is not None) != 1:
         raise click.UsageError("name a PROTOCOL, or give --list or --schema")

@@ -1,6 +1,6 @@
 """Proposals that must never be dispatched: one table, data only, for every suite that has a planner.
 
-Each row is what a planner may write for one of the tools of `tests/hostile_tools.py`, the step that refuses
+Each row is what a planner may write for one of the tools of `tools.py`, the step that refuses
 it, and the code under which that step does. `TENANT` in the arguments stands for the run's own tenant.
 """
 

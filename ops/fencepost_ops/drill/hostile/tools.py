@@ -14,15 +14,21 @@ from fencepost.secrets import SecretRef
 
 
 class Order(BaseModel):
+    """What an order is for."""
+
     reference: str = Field(max_length=100)
     minor: int = Field(default=100, ge=1, le=MAX_INT)
 
 
 class Owner(BaseModel):
+    """Whose something is."""
+
     tenant: str
 
 
 class Payment(BaseModel):
+    """One argument of each kind."""
+
     order: TenantId[Literal["order"]]
     amount: Money
     due: Instant
