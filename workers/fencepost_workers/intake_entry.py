@@ -31,7 +31,7 @@ MAX_ENTRY: Final = MAX_BYTES * 3 // 2
 """Of one as it lies in the queue: such a message in base64, and its envelope."""
 _NAMESPACE: Final = UUID("6f1b9a52-7c1d-5e0e-9a44-0d6a3a2f5c11")
 _REQUIRED: Final = ("run_key", "planner", "input", "deadline_s")
-_FIELDS: Final = (*_REQUIRED, "version", "budget", "on_stop")
+_FIELDS: Final = (*_REQUIRED, "version", "budget", "on_stop", "tainted")
 _BOUND: Final = ("tenant", "principal")
 _TIMED: Final = ("eta", "expires")
 _FOLLOWING: Final = ("callbacks", "errbacks", "chain", "chord")
@@ -178,6 +178,7 @@ def _request(kwargs: Mapping[str, Any], binding: Binding) -> RunRequest:
         deadline=_deadline(kwargs["deadline_s"]),
         budget=_budget(kwargs.get("budget")),
         on_stop=kwargs.get("on_stop", OnStop.COMPENSATE),
+        tainted=kwargs.get("tainted", False),
     )
     _check_plain(request.input, "input")
     return request

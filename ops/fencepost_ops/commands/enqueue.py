@@ -57,6 +57,7 @@ _KINDS: Final = {"created": "created", "existing": "existing", "conflict": "conf
     show_default=True,
     help="What becomes of a stopped run's effects.",
 )
+@click.option("--tainted", is_flag=True, help="The inputs came from outside: policy treats them as such.")
 @click.option(
     "--key-field", metavar="FIELD", help="Each object is an input; this field of it is the run key."
 )
@@ -75,14 +76,15 @@ def enqueue(
     principal: str | None,
     deadline: timedelta,
     on_stop: str,
+    tainted: bool,
     key_field: str | None,
     as_json: bool,
 ) -> None:
     """Enqueue runs from a file or a pipe.
 
     FILE (or standard input) holds a JSON object, an array of them, or JSON Lines. Each is {"run_key": …,
-    "input": …} and may have planner, version, tenant, principal, deadline ("5m"), budget and on_stop. The
-    whole file is checked before anything is sent. The same runs again are the same runs; another request
+    "input": …} and may have planner, version, tenant, principal, deadline ("5m"), budget, on_stop and tainted.
+    The whole file is checked before anything is sent. The same runs again are the same runs; another request
     under a run key that is taken is a conflict, which costs the others nothing (exit code 1).
 
     The ledger takes any planner's name, and a run waits for a worker that knows it. Where the application is
@@ -99,6 +101,7 @@ def enqueue(
         principal=principal,
         deadline=deadline,
         on_stop=OnStop(on_stop),
+        tainted=tainted,
         key_field=key_field,
         version_of=_version_of(app),
     )

@@ -21,7 +21,7 @@ from fencepost.tools import OnStop
 from fencepost_ops.commands.durations import parse_duration
 
 FIELDS: Final = frozenset(
-    {"run_key", "input", "planner", "version", "tenant", "principal", "deadline", "budget", "on_stop"}
+    {"run_key", "input", "planner", "version", "tenant", "principal", "deadline", "budget", "on_stop", "tainted"}
 )
 _TOLD: Final = 10  # problems; the first ones explain the rest
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -42,6 +42,7 @@ class Defaults:
     tenant: str | None = None
     principal: str | None = None
     on_stop: OnStop = OnStop.COMPENSATE
+    tainted: bool = False
     key_field: str | None = None
 
 
@@ -191,6 +192,7 @@ def _request(value: Any, defaults: Defaults) -> RunRequest:
         deadline=_deadline(item.get("deadline"), defaults.deadline),
         budget=_budget(item.get("budget")),
         on_stop=item.get("on_stop", defaults.on_stop),
+        tainted=item.get("tainted", defaults.tainted),
     )
 
 
