@@ -1,5 +1,6 @@
 """Field types of arguments: what they take, the one text they give, and what they refuse at which step."""
 
+import json
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from fencepost.money import Money
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.secrets import SecretRef
 from fencepost.tools import Proposal, operation_key
-from tests.unit.golden import Line, tool
+from tests.unit.golden import MODELS, Line, tool
 
 
 class At(BaseModel):
@@ -299,3 +300,34 @@ def test_an_id_and_a_secrets_name_may_be_part_of_an_intent() -> None:
     made: TenantId[Any] = TenantId("shop", "order", "o-1")
     named = operation_key("shop", "s", "t", ("pay", made, SecretRef("mailbox/anna", of="x")))
     assert named == operation_key("shop", "s", "t", ("pay", "shop/order/o-1", "mailbox/anna"))
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from(["shop/order/o-1", "2026-01-02T03:04:05Z", "1.50", "EUR", "mailbox/anna", "a", "b"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["currency", "amount_minor", "scale", "secret", "sku", "x"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from(sorted(MODELS)),
+    st.dictionaries(
+        st.sampled_from(["value", "order", "amount", "due", "rate", "note", "id", "lines", "windows", "tags"])
+        | st.sampled_from(["insured", "sendTo", "carrier", "user", "password"]),
+        json_values,
+    ),
+)
+def test_whatever_stands_in_a_field_is_refused_or_has_one_text(model: str, arguments: Any) -> None:
+    found = check(MODELS[model], json.dumps(arguments))
+    if isinstance(found, Validated):
+        again = check(MODELS[model], found.arguments)
+        assert isinstance(again, Validated)
+        assert (again.arguments, again.arguments_hash) == (found.arguments, found.arguments_hash)

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -20,8 +21,10 @@ from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import MAX_RESULT_CHARS, Applied, Outcome, result_text
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.secrets import PLACEHOLDER, Resolver, Secret, SecretRef
+from fencepost.settings import load_settings
 from fencepost.tools import Attempt, Proposal, StoredRequest, Tool
 from fencepost.wire import fingerprint
+from fencepost_workers.attempts import secrets_of
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
 from fencepost_workers.tools.secrets import Resolved, SecretUnavailable, files_and_variables, resolve
@@ -393,3 +396,20 @@ def test_a_python_tools_words_are_cleaned_before_they_are_cut(then: str, awaited
     text = outcome.result_json_text if isinstance(outcome, Applied) else outcome.message
     assert VALUE[:3] not in text
     assert "**" in text
+
+
+def test_without_a_function_of_the_app_a_worker_reads_its_own_folder(folder: Path) -> None:
+    settings = load_settings(secrets_dir=str(folder))
+    call: Any = SimpleNamespace(tenant="shop", arguments=arguments())
+
+    async def asked(app: App, tool: Tool) -> Resolved:
+        with ThreadPoolExecutor(1) as pool:
+            role: Any = SimpleNamespace(worker=SimpleNamespace(app=app, settings=settings, executor=pool))
+            return await secrets_of(role, tool, tool.read_arguments(call.arguments), call, 10)
+
+    app = made_app()
+    assert asyncio.run(asked(app, TOOL)).values == (VALUE,)
+    app.secrets(lambda _tenant, _name: "of the application")
+    assert asyncio.run(asked(app, TOOL)).values == ("of the application",)
+    with pytest.raises(SecretUnavailable, match="not declared"):  # a later release took its patterns away
+        asyncio.run(asked(app, replace(TOOL, secrets=())))
