@@ -72,9 +72,11 @@ def test_a_run_may_say_everything_itself() -> None:
         "deadline": "90s",
         "budget": {"turns": 2},
         "on_stop": "leave",
+        "tainted": True,
     }
     (request,) = read(json.dumps(item), planner=None, tenant=None, principal=None)
     assert (request.planner, request.version, request.tenant, request.principal) == ("other", 3, "t", "p")
+    assert request.tainted
     assert (request.deadline, request.budget, request.on_stop) == (
         timedelta(seconds=90),
         Budget(turns=2),

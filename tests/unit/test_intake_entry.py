@@ -34,7 +34,7 @@ def asked(**changes: Any) -> bytes:
 
 
 def test_a_request_is_read_from_the_keyword_arguments_and_belongs_to_the_binding() -> None:
-    found = judged(asked(version=2, budget={"turns": 3}, on_stop="leave", deadline_s=1.5), BINDING)
+    found = judged(asked(version=2, budget={"turns": 3}, on_stop="leave", deadline_s=1.5, tainted=True), BINDING)
     assert found.request is not None
     assert found.request == BINDING.request(
         planner="p",
@@ -44,6 +44,7 @@ def test_a_request_is_read_from_the_keyword_arguments_and_belongs_to_the_binding
         deadline=timedelta(seconds=1.5),
         budget=found.request.budget,
         on_stop="leave",
+        tainted=True,
     )
     assert (found.request.tenant, found.request.principal) == ("shop", "svc:intake")
 

@@ -83,9 +83,9 @@ def enqueue(
     """Enqueue runs from a file or a pipe.
 
     FILE (or standard input) holds a JSON object, an array of them, or JSON Lines. Each is {"run_key": …,
-    "input": …} and may have planner, version, tenant, principal, deadline ("5m"), budget, on_stop and tainted.
-    The whole file is checked before anything is sent. The same runs again are the same runs; another request
-    under a run key that is taken is a conflict, which costs the others nothing (exit code 1).
+    "input": …} and may have planner, version, tenant, principal, deadline ("5m"), budget, on_stop and
+    tainted. The whole file is checked before anything is sent. The same runs again are the same runs; another
+    request under a run key that is taken is a conflict, which costs the others nothing (exit code 1).
 
     The ledger takes any planner's name, and a run waits for a worker that knows it. Where the application is
     named (--app), one that it does not have is refused here.
