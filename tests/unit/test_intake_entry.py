@@ -34,7 +34,9 @@ def asked(**changes: Any) -> bytes:
 
 
 def test_a_request_is_read_from_the_keyword_arguments_and_belongs_to_the_binding() -> None:
-    found = judged(asked(version=2, budget={"turns": 3}, on_stop="leave", deadline_s=1.5, tainted=True), BINDING)
+    found = judged(
+        asked(version=2, budget={"turns": 3}, on_stop="leave", deadline_s=1.5, tainted=True), BINDING
+    )
     assert found.request is not None
     assert found.request == BINDING.request(
         planner="p",

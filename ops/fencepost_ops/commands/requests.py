@@ -21,7 +21,18 @@ from fencepost.tools import OnStop
 from fencepost_ops.commands.durations import parse_duration
 
 FIELDS: Final = frozenset(
-    {"run_key", "input", "planner", "version", "tenant", "principal", "deadline", "budget", "on_stop", "tainted"}
+    {
+        "run_key",
+        "input",
+        "planner",
+        "version",
+        "tenant",
+        "principal",
+        "deadline",
+        "budget",
+        "on_stop",
+        "tainted",
+    }
 )
 _TOLD: Final = 10  # problems; the first ones explain the rest
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
