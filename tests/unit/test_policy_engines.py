@@ -185,3 +185,13 @@ def test_policies_that_count_no_approvals_are_asked_once() -> None:
     plain.compiled._ask = counting
     assert plain.decide(REQUEST).code == "policy_denied"
     assert asked == [1, 1]
+
+
+def test_where_the_validator_finds_that_more_is_read_everything_is_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("fencepost.authority.compiled.union_of", lambda _reads: frozenset({"tool"}))
+    wrong = engine(POLICIES, entities_json=json.dumps(ENGINE.compiled.bundle.value["entities"]))
+    assert wrong.compiled._seen is None
+    for request in ASKED:
+        assert wrong.decide(request) == ENGINE.decide(request)
