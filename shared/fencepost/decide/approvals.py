@@ -143,7 +143,8 @@ def decide_approval(fold: Fold, command: DecideApproval) -> Answer:
     if approval is None:
         return Denied(f"nobody is asked to approve it: the call is {call.state}")
     mine = approval.said_by(command.by)
-    if mine is not None and (mine.approve, mine.login) == (command.approve, command.login):
+    same = mine is not None and (mine.approve, mine.login) == (command.approve, command.login)
+    if same and command.approve == (call.state not in {C.REJECTED, C.CANCELLED}):
         return Done(call.state)  # the same word again changes nothing
     if (why := _closed(fold, call, approval, command)) is not None:
         return Denied(why)

@@ -179,6 +179,15 @@ def test_the_same_word_again_changes_nothing(desk: Desk) -> None:
     assert desk.bench.run(run).seq == before
 
 
+def test_who_approved_is_not_told_that_all_is_well_once_another_has_denied(desk: Desk) -> None:
+    desk.policy.grants = (asking("wallet.debit", count=2), REFUND)
+    _, call = desk.asked()
+    desk.say(call)
+    desk.say(call, "bob", approve=False)
+    assert "bob (login" in desk.refused(call)
+    assert desk.say(call, "bob", approve=False) == c.Done("REJECTED")
+
+
 def test_a_decision_applied_again_after_a_lost_reply_is_one_decision(desk: Desk) -> None:
     run, call = desk.asked()
     command = desk.command(call)
