@@ -72,6 +72,11 @@ PROCESS: Final = Redaction()
 learn = PROCESS.learn
 
 
+def said(error: Exception | str) -> str:
+    """What an error says, without what this process has to hide: for a row that keeps it."""
+    return PROCESS.hide(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+
+
 def install() -> None:
     """Clean every record this process makes from now on, whoever logs it."""
     before = logging.getLogRecordFactory()

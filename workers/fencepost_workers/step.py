@@ -37,6 +37,7 @@ from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import told
 from fencepost.publication import apart
+from fencepost_workers import redaction
 from fencepost_workers.lines import Lines
 from fencepost_workers.parts import Parts
 from fencepost_workers.patience import Patience
@@ -320,7 +321,8 @@ class Step:
 
     def _fail(self, failed: Sequence[Failed]) -> None:
         """Count the failures that are their rows' own; whatever is not, is published again and no more."""
-        own = [one for one in failed if isinstance(one.error, str) or its_own(one.error)]
+        counted = [one for one in failed if isinstance(one.error, str) or its_own(one.error)]
+        own = [Failed(one.message, redaction.said(one.error)) for one in counted]
         for message, error in failed:
             trace = error if isinstance(error, Exception) else None
             log.warning(
