@@ -105,6 +105,11 @@ class FoundFleet:
         """Never asked of it: a ledger's clock is movable in tests only."""
         raise UsageError(f"the ledger's clock of the fleet on {self.folder} cannot be moved by {ahead_s:g} s")
 
+    def shut(self, *, principal: bool) -> Callable[[], object]:
+        """Never asked of it: who may have what done there is not for chaos to change."""
+        what = "a principal" if principal else "a tool"
+        raise UsageError(f"{what} of the fleet on {self.folder} is not shut out by chaos")
+
     def _kill(self, what: str, pid_of: Callable[[], int | None], number: int) -> None:
         pid = self._own(what, pid_of)
         send([pid], number, lambda each: each in descendants(self._owner))

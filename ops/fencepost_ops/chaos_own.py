@@ -12,12 +12,18 @@ from typing import Final
 
 import redis
 
+from fencepost.ledger import principals
 from fencepost_ops.chaos_plan import ChaosPlan
+from fencepost_ops.demo_plan import TENANT
 from fencepost_ops.demo_screen import FleetLog
 from fencepost_ops.fleet import ROLES, SHRUNK, Fleet, FleetOptions
 from fencepost_ops.local import LocalServerError
+from fencepost_ops.trial import PRINCIPAL
 from fencepost_ops.weather import RoutedFleet
 
+TOOL: Final = "shipping.schedule"
+"""Which is withdrawn, for all orders."""
+_BY, _WHY = "chaos", "authority that comes and goes"
 TIMES: Final = {
     **SHRUNK,
     "FENCEPOST_SWEEP_S": "2",
@@ -72,6 +78,22 @@ class OwnFleet(RoutedFleet):
         """Put the ledger's clock so far ahead of the machine's; 0 sets it right."""
         with self.connect("owner") as connection:
             connection.execute("UPDATE fencepost.clock SET ahead = make_interval(secs => %s)", [ahead_s])
+
+    def shut(self, *, principal: bool) -> Callable[[], object]:
+        """Disable the principal of the orders, or withdraw a tool of theirs; what undoes that."""
+
+        def shut_out(shut: bool) -> None:
+            with self.connect("operator") as connection:
+                if principal:
+                    change = principals.disable if shut else principals.enable
+                    change(connection, TENANT, PRINCIPAL, by=_BY, reason=_WHY)
+                elif shut:
+                    principals.withdraw(connection, TOOL, 1, by=_BY, reason=_WHY)
+                else:
+                    principals.restore(connection, TOOL, 1, by=_BY, reason=_WHY)
+
+        shut_out(True)
+        return lambda: shut_out(False)
 
 
 def own_fleet(plan: ChaosPlan, scale: dict[str, int], folder: Path, log: FleetLog) -> OwnFleet:

@@ -36,13 +36,15 @@ TIMES_IN_600_S: Final[Mapping[str, int]] = {
     "slow": 15,
     "drop-response": 15,
     "clock": 6,
+    "authority": 12,
 }
 """Every fault there is, and how often it comes in ten minutes; in less time less often, but once at least."""
 FAULTS: Final = tuple(TIMES_IN_600_S)
 SERVER_FAULTS: Final = frozenset({"redis-flush", "redis-restart", "postgres-restart", "services"})
 WIRE_FAULTS: Final = frozenset({"partition", "slow", "drop-response"})
-OWN_ONLY: Final = WIRE_FAULTS | {"fault-point", "services", "clock"}
-"""Faults for which a fleet has to be started by chaos: with wires, points, services and a clock to move.
+OWN_ONLY: Final = WIRE_FAULTS | {"fault-point", "services", "clock", "authority"}
+"""Faults for which a fleet has to be started by chaos: with wires, points, services, a clock to move, and an
+authority that is chaos's own.
 
 `services` are killed, and fail while they run, each request as the demo's orders say. Hosts' clocks are never
 moved: `clock` moves the ledger's, the only one that counts.
@@ -84,6 +86,7 @@ _LATENCY_S: Final = (0.02, 0.25)  # each way; the services' requests have a seco
 _DROP_S: Final = (0.5, 2.0)
 _AHEAD_S: Final = (3.0, 20.0)  # what falls due meanwhile is as late once the clock is set back
 _AHEAD_FOR_S: Final = (1.0, 6.0)
+_SHUT_S: Final = (0.2, 1.0)  # in which all that is to be sent is denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +143,15 @@ class Jump:
     for_s: float
 
 
-Strike = Kill | Doze | HostDeath | Arm | Loss | Foul | Jump
+@dataclass(frozen=True, slots=True)
+class Shut:
+    """A principal is disabled, or else a tool version withdrawn, and let in again after `for_s`."""
+
+    principal: bool
+    for_s: float
+
+
+Strike = Kill | Doze | HostDeath | Arm | Loss | Foul | Jump | Shut
 
 _KINDS: Final[Mapping[type, str]] = {
     Kill: "kill",
@@ -148,6 +159,7 @@ _KINDS: Final[Mapping[type, str]] = {
     HostDeath: "host-death",
     Arm: "fault-point",
     Jump: "clock",
+    Shut: "authority",
 }
 
 
@@ -267,6 +279,8 @@ def _strikes(fault: str, count: int, chance: random.Random) -> Sequence[Strike]:
         return [
             Jump(round(chance.uniform(*_AHEAD_S), 1), chance.uniform(*_AHEAD_FOR_S)) for _ in range(count)
         ]
+    if fault == "authority":
+        return [Shut(number % 2 == 0, chance.uniform(*_SHUT_S)) for number in range(count)]
     return [_foul(fault, wire, chance) for wire in _fair(chance, list(WIRES), count)]
 
 

@@ -1,4 +1,5 @@
-"""Strikes on a live fleet: kills, freezes, deaths of hosts, fault points, lost servers, weather, clocks.
+"""Strikes on a live fleet: kills, freezes, deaths of hosts, fault points, lost servers, weather, clocks,
+and of authority.
 
 No strike waits for what it needs: one that finds nobody to strike, or its wire foul already, is tried again.
 """
@@ -27,6 +28,7 @@ from fencepost_ops.chaos_plan import (
     HostDeath,
     Jump,
     Loss,
+    Shut,
     Strike,
     fault_of,
 )
@@ -67,6 +69,10 @@ class Struck(Protocol):
 
     def move_clock(self, ahead_s: float) -> None:
         """Put the ledger's clock ahead of the machine's."""
+        ...
+
+    def shut(self, *, principal: bool) -> Callable[[], object]:
+        """Disable the principal of its orders, or withdraw a tool of theirs; what lets them in again."""
         ...
 
 
@@ -111,6 +117,8 @@ class Strikes:
             done = self._foul(one)
         elif isinstance(one, Jump):
             done = self._jump(one)
+        elif isinstance(one, Shut):
+            done = self._shut(one)
         else:
             done = self._hit(one, waited_s)
         if isinstance(one, Arm):
@@ -278,6 +286,14 @@ class Strikes:
 
         self._last(what, one.for_s, set_back)
         self.say(f"clock: {one.ahead_s:g} s ahead, set back after {one.for_s:.1f} s")
+        return True
+
+    def _shut(self, one: Shut) -> bool:
+        what = "a principal that is disabled" if one.principal else "a tool that is withdrawn"
+        if self._lasts(what):
+            return False
+        self._last(what, one.for_s, self.fleet.shut(principal=one.principal))
+        self.say(f"authority: {what}, for {one.for_s:.1f} s")
         return True
 
 

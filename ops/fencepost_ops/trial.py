@@ -40,6 +40,8 @@ _AWAY_FOR_S: Final = 60.0  # how long Postgres may take to come back
 _ENDED: Final = """
 SELECT id FROM fencepost.runs WHERE tenant = %s AND id = ANY(%s) AND status IN ('COMPLETED', 'STOPPED')
 """
+PRINCIPAL: Final = "svc:checkout"
+"""Whose authority all orders use."""
 _OUTBOX: Final = "SELECT count(*) FROM fencepost.outbox WHERE tenant = %s"
 _REASONS: Final = """
 SELECT stop_reason, count(*) FROM fencepost.runs WHERE tenant = %s AND status = 'STOPPED' GROUP BY 1
@@ -289,7 +291,7 @@ def request_of(order: Order, tenant: str = TENANT, deadline: timedelta = DEADLIN
         input=dict(order.input),
         run_key=order.id,
         tenant=tenant,
-        principal="svc:checkout",
+        principal=PRINCIPAL,
         deadline=deadline,
     )
 

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ import pytest
 from fencepost.errors import FaultInjected
 from fencepost.testing import FAULTS, Faults
 from fencepost_ops import chaos_strikes, chaos_takeovers
-from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss
+from fencepost_ops.chaos_plan import PRODUCER, Arm, Doze, Foul, HostDeath, Jump, Loss, Shut
 from fencepost_ops.chaos_processes import descendants, stopped
 from fencepost_ops.chaos_strikes import COMPANY_WITHIN_S, PATIENCE_S, Strikes
 from fencepost_ops.chaos_takeovers import Takeovers
@@ -57,6 +57,7 @@ class FakeFleet:
         self.wires = {"redis": self.wire}
         self.lost: list[str] = []
         self.ahead: list[float] = []
+        self.shut_out: list[bool] = []
 
     def pids(self, role: str | None = None) -> dict[str, int]:
         alive = {name: child.pid for name, child in self.children.items() if child.poll() is None}
@@ -67,6 +68,10 @@ class FakeFleet:
 
     def move_clock(self, ahead_s: float) -> None:
         self.ahead.append(ahead_s)
+
+    def shut(self, *, principal: bool) -> Callable[[], object]:
+        self.shut_out.append(principal)
+        return lambda: self.shut_out.remove(principal)
 
     def close(self) -> None:
         for child in self.children.values():
@@ -261,6 +266,18 @@ def test_a_wire_has_one_weather_at_a_time_and_a_clear_sky_afterwards(
     world.strikes.calm()
     assert now() == fair
     assert world.strikes.done == {foul.fault: 1}
+
+
+def test_who_is_shut_out_is_let_in_again(world: World) -> None:
+    assert world.strikes.strike(Shut(principal=True, for_s=600))
+    assert not world.strikes.strike(Shut(principal=True, for_s=1))
+    assert world.strikes.strike(Shut(principal=False, for_s=0))
+    assert world.fleet.shut_out == [True, False]
+    assert world.strikes.done["authority"] == 2
+    world.strikes.look()
+    assert world.fleet.shut_out == [True]
+    world.strikes.calm()
+    assert world.fleet.shut_out == []
 
 
 def test_the_clock_jumps_and_is_set_back(world: World) -> None:
