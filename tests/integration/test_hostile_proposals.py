@@ -12,9 +12,9 @@ from fencepost.ledger import reads
 from fencepost.ledger.connect import connect
 from fencepost.proposals import validate
 from fencepost.tools import CallView, Proposal
-from fencepost_workers.contexts import views
 from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE, Hostile
-from fencepost_ops.drill.hostile.tools import add
+from fencepost_ops.drill.hostile.tools import HOSTS, add
+from fencepost_workers.contexts import views
 from tests.integration.ledger_bench import TENANT, Bench
 
 BUDGET = '{"calls": 500}'
@@ -25,8 +25,9 @@ DISPATCHED = {"AuthorizationAllowed", "DispatchIntentRecorded", "ToolAttemptStar
 def hostile(bench: Bench) -> Iterator[Bench]:
     """A bench that knows the tools, and lets anybody use them: what is refused, the steps before refuse."""
     if ("hostile.order", 1) not in bench.app.registry:
-        add(bench.app.dependency("hostile", "http://127.0.0.1:9"))
-    before, bench.gate.behind = bench.gate.behind, AllowList((Grant("*", ("hostile.order", "hostile.pay")),))
+        add(bench.app.dependency("hostile", "http://127.0.0.1:9", hosts=HOSTS))
+    allowed = ("hostile.order", "hostile.pay", "hostile.fetch")
+    before, bench.gate.behind = bench.gate.behind, AllowList((Grant("*", allowed),))
     yield bench
     bench.gate.behind = before
 

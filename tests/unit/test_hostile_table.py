@@ -8,10 +8,10 @@ from fencepost import App
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.tools import Proposal
 from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE, Hostile
-from fencepost_ops.drill.hostile.tools import add
+from fencepost_ops.drill.hostile.tools import HOSTS, add
 
 APP = App("hostile")
-add(APP.dependency("mail", "http://127.0.0.1:9"))
+add(APP.dependency("mail", "http://127.0.0.1:9", hosts=HOSTS))
 
 
 def checked(tool: str, text: str, version: int | None = None) -> Validated | Rejected:

@@ -1,7 +1,7 @@
 """The application of hostile proposals: `fencepost_ops.drill.hostile.app:app`.
 
 Its planner proposes those of `table.py` whose numbers its input says, at once, and then says it is done. Its
-principals may use both tools: whatever refuses a proposal is not a missing grant.
+principals may use all tools: whatever refuses a proposal is not a missing grant.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fencepost import App, Context, Proposal, Turn
+from fencepost.app import DependencyOptions
 from fencepost_ops.drill import script
 from fencepost_ops.drill.hostile import tools
 from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE
@@ -18,8 +19,9 @@ AT_ONCE: Final = 50
 """Proposals of one turn; a run's usual budget has room for them."""
 
 app = App("hostile")
-tools.add(app.dependency("dedupes", f"http://dedupes{SUFFIX}", **script.TIMES))
-app.allow("*", ["hostile.order", "hostile.pay"])
+_options: DependencyOptions = {**script.TIMES, "hosts": tools.HOSTS}
+tools.add(app.dependency("dedupes", f"http://dedupes{SUFFIX}", **_options))
+app.allow("*", ["hostile.order", "hostile.pay", "hostile.fetch"])
 
 
 @app.planner("hostile", version=1)

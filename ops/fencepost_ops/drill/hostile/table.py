@@ -4,6 +4,7 @@ Each row is what a planner may write for one of the tools of `tools.py`, the ste
 it, and the code under which that step does. `TENANT` in the arguments stands for the run's own tenant.
 """
 
+import json
 from typing import NamedTuple
 
 OWN = "TENANT"
@@ -24,7 +25,7 @@ class Hostile(NamedTuple):
         return self.arguments.replace(OWN, tenant)
 
 
-ORDER, PAY = "hostile.order", "hostile.pay"
+ORDER, PAY, FETCH = "hostile.order", "hostile.pay", "hostile.fetch"
 _ID = '"order": "TENANT/order/o-1"'
 _EURO = '"amount": {"currency": "EUR", "amount_minor": 1250, "scale": 2}'
 _DUE = '"due": "2026-01-02T03:04:05Z"'
@@ -43,6 +44,8 @@ BENIGN = (
     (ORDER, '{"minor": 9007199254740991, "reference": "\\ud83d\\ude00 caf\u00e9 cafe\u0301"}'),
     (PAY, _pay()),
     (PAY, _pay(more='"rate": "1.50", "tags": ["b", "a"], "password": {"secret": "mailbox/anna"}')),
+    (FETCH, '{"url": "https://files.example.com/a?b=c"}'),
+    (FETCH, '{"url": "https://eu.files.example.org/"}'),
 )
 """The same tools, used well: these are dispatched, or a table of refusals would show nothing."""
 
@@ -180,6 +183,36 @@ _BUSINESS = (
     ("what its check breaks on", '{"reference": "breaks the check"}', "check_failed"),
     ("what has no intent", '{"reference": "breaks the intent"}', "intent"),
 )
+_HOSTS = (
+    ("a cloud's metadata", "http://169.254.169.254/latest/meta-data/"),
+    ("another cloud's metadata", "http://100.100.100.200/latest/meta-data/"),
+    ("a cloud's metadata by name", "http://metadata.google.internal/computeMetadata/v1/"),
+    ("this machine", "http://127.0.0.1/"),
+    ("this machine by name", "http://localhost/"),
+    ("this machine in IPv6", "http://[::1]/"),
+    ("this machine in IPv4 in IPv6", "http://[::ffff:127.0.0.1]/"),
+    ("this machine as one number", "http://2130706433/"),
+    ("this machine in octal", "http://0177.0.0.1/"),
+    ("this machine in hexadecimal", "http://0x7f.0.0.1/"),
+    ("this machine cut short", "http://127.1/"),
+    ("a file", "file:///etc/passwd"),
+    ("another protocol", "gopher://files.example.com/"),
+    ("no protocol", "//evil.example/"),
+    ("another host", "https://evil.example/"),
+    ("a host that ends like it", "https://files.example.com.evil.example/"),
+    ("a host that begins like it", "https://evilfiles.example.com/"),
+    ("the domain of a pattern", "https://example.org/"),
+    ("a user that looks like the host", "https://files.example.com@evil.example/"),
+    ("a backslash before the host", "https://evil.example\\.example.org/"),
+    ("a look-alike host", "https://files.\u0435xample.com/"),
+    ("a host with an invisible character", "https://files.example.com\u200b/"),
+    ("a host with a dot too many", "https://files.example.com./"),
+    ("another port", "https://files.example.com:8443/"),
+    ("without TLS", "http://files.example.com/"),
+    ("a path that climbs", "https://files.example.com/a/../../b"),
+    ("a header in the URL", "https://files.example.com/a\r\nX-Admin: 1"),
+    ("the dependency's own host", "http://127.0.0.1:9/admin"),
+)
 _NAMES = (
     ("a tool that is none", "hostile.nothing", "unknown_tool"),
     ("no tool", "", "unknown_tool"),
@@ -203,4 +236,5 @@ HOSTILE: tuple[Hostile, ...] = (
     *(Hostile(name, PAY, text, 3, code) for name, text, code in _VALUES),
     *(Hostile(name, PAY, text, 4, code) for name, text, code in _BOUND),
     *(Hostile(name, ORDER, text, 5, code) for name, text, code in _BUSINESS),
+    *(Hostile(name, FETCH, json.dumps({"url": url}), 5, "outbound_refused") for name, url in _HOSTS),
 )
