@@ -207,6 +207,9 @@ def test_a_bundle_is_checked_tested_published_and_shown(fence: Shell, tmp_path: 
     shown = fence.ok("policy", "show", "1", role="reader")
     assert '--- all.cedar\n@id("debits") permit' in shown
     assert fence.json("policy", "show", "1")["bundle"]["policies"] == {"all.cedar": DEBITS}
+    hidden = folder(tmp_path / "h", DEBITS + "// \u202e hidden")
+    fence.ok("policy", "publish", hidden, *WHY)
+    assert "// \\u202e hidden" in fence.ok("policy", "show", "4")
     assert "there is no policy version 7" in fence.refused(2, "policy", "show", "7")
 
 

@@ -63,6 +63,20 @@ def test_a_permit_that_itself_asks_for_an_approval() -> None:
     assert asking.decide(replace(REQUEST, approvals=1)).allowed
 
 
+def test_who_acts_for_somebody_is_in_that_principal_but_is_not_it() -> None:
+    anns = engine('@id("x") permit (principal in Principal::"ann", action in Action::"tools", resource);')
+    assert anns.decide(replace(REQUEST, principal="ann")).allowed
+    assert anns.decide(replace(REQUEST, principal="helper", on_behalf_of=("bob", "ann"))).allowed
+    assert not anns.decide(replace(REQUEST, principal="helper", on_behalf_of=("bob",))).allowed
+
+
+def test_what_a_policy_says_of_itself_is_bounded_and_shown_plainly() -> None:
+    long = "\u202e" + "x" * 5000
+    said = engine(f'{ANY}; @id("y") @reason("{long}") forbid (principal, action, resource);').decide(REQUEST)
+    assert len(said.reason) < 600
+    assert said.reason.startswith("wallet.debit is forbidden: \\u202exxx")
+
+
 def test_three_persons_are_more_than_can_be_asked_for() -> None:
     asking = engine(f"{ANY} when {{ context.approvals > 2 }};")
     assert asking.decide(REQUEST).code == "policy_denied"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -12,12 +12,15 @@ from fencepost.authority.bundle import Bundle
 from fencepost.authority.cedar import CedarEngine
 from fencepost.authority.policytests import Outcome, PolicyTestFile
 from fencepost.authority.vocabulary import vocabulary
+from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 from fencepost_ops.commands.output import plain, print_json
 from fencepost_ops.commands.policy_folder import FOLDER, Checked, checked
 from fencepost_ops.commands.policy_versions import diff, history, publish, show
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import Session, app_option, json_option, pass_session
+
+_LINE: Final = 600  # characters of one problem
 
 
 @click.group()
@@ -49,9 +52,9 @@ def check(session: Session, folder: Path, as_json: bool) -> None:
         print_json(_described(found))
     else:
         for problem in found.problems:
-            click.echo(problem)
+            click.echo(sanitize(problem, _LINE))
         for note in found.notes:
-            click.echo(f"note: {note}")
+            click.echo(f"note: {sanitize(note, _LINE)}")
         if found.engine is not None and found.bundle is not None:
             click.echo(_summary(found.bundle, found.engine))
     click.get_current_context().exit(1 if found.problems else 0)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from fencepost.authority.bundle import Bundle, PolicyVersion
+from fencepost.authority.bundle import MAX_BYTES, Bundle, PolicyVersion
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, UsageError
@@ -254,7 +254,7 @@ def show(session: Session, version: int, folder: Path | None, as_json: bool) -> 
         )
         click.echo(f"digest {row.digest}")
         for name, text in bundle.files().items():
-            click.echo(f"\n--- {name}\n{text.rstrip()}")
+            click.echo(f"\n--- {cut(name)}\n{sanitize(text.rstrip(), MAX_BYTES)}")
         tools = json.dumps(bundle.vocabulary.to_json(), indent=1)
         click.echo(f"\n--- tools it was checked against\n{tools}")
 

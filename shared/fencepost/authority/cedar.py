@@ -36,6 +36,7 @@ PERSONS: Final = 2
 """How many persons a policy can ask for."""
 UNPUBLISHED: Final = "unpublished"
 DENIED, ERROR, NEEDED = "policy_denied", "policy_error", "approval_required"
+_SAID: Final = 500  # characters of what policies say of themselves
 _UNFIT: Final = (CanonicalError, ValueError, RecursionError, OverflowError)
 
 
@@ -114,7 +115,8 @@ class CedarEngine:
 
     def _said(self, ids: Sequence[str]) -> str:
         said = [self.compiled.statements[name].annotations.get("reason", "") for name in ids]
-        return "; ".join(reason or f"policy {name}" for name, reason in zip(ids, said, strict=True))
+        told = "; ".join(reason or f"policy {name}" for name, reason in zip(ids, said, strict=True))
+        return sanitize(told, _SAID)
 
     def _erred(
         self, request: AuthorizationRequest, why: str, digests: Mapping[str, str]

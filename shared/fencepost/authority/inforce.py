@@ -23,8 +23,10 @@ from fencepost.authority.decisions import (
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 
-KEPT: Final = 32
-"""Bundles compiled at once; one takes some hundred kilobytes."""
+KEPT: Final = 256
+"""Versions known at once: more than the tenants of any one batch, whose versions are all needed together. A
+compiled bundle takes some hundred kilobytes; versions with the same text share it.
+"""
 
 
 @dataclass(frozen=True)
