@@ -22,9 +22,10 @@ from fencepost.outcomes import MAX_RESULT_CHARS, Applied, Outcome, result_text
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.secrets import PLACEHOLDER, Resolver, Secret, SecretRef
 from fencepost.settings import load_settings
-from fencepost.tools import Attempt, Proposal, StoredRequest, Tool
+from fencepost.tools import Attempt, Proposal, StoredRequest, Tool, Turn
 from fencepost.wire import fingerprint
 from fencepost_workers.attempts import secrets_of
+from fencepost_workers.planner import _transcript
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
 from fencepost_workers.tools.secrets import Resolved, SecretUnavailable, files_and_variables, resolve
@@ -413,3 +414,17 @@ def test_without_a_function_of_the_app_a_worker_reads_its_own_folder(folder: Pat
     assert asyncio.run(asked(app, TOOL)).values == ("of the application",)
     with pytest.raises(SecretUnavailable, match="not declared"):  # a later release took its patterns away
         asyncio.run(asked(app, replace(TOOL, secrets=())))
+
+
+def test_what_a_planner_said_is_kept_without_what_may_be_a_secret() -> None:
+    said = [
+        Proposal("post.login", '{"user": "anna", "password": "hunter2hunter2"}', "given away"),
+        Proposal("post.login", '{"user": "anna", "password": {"secret": "mailbox/anna"}}', "named"),
+    ]
+    turn = Turn(said, raw="I log in with hunter2hunter2", usage={"tokens": 7})
+    kept = _transcript(turn, [checked(one.arguments) for one in said])
+    assert "hunter2" not in kept
+    assert "given away" in kept
+    assert '\\"secret\\": \\"mailbox/anna\\"' in kept
+    harmless = Turn(said[1:], raw="I log in")
+    assert "I log in" in _transcript(harmless, [checked(said[1].arguments)])

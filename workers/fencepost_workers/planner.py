@@ -16,7 +16,7 @@ from fencepost.clock import uuid7
 from fencepost.ledger import reads
 from fencepost.ledger.reads import ContextCall, Prepared
 from fencepost.outcomes import result_text, told
-from fencepost.proposals import validate
+from fencepost.proposals import WITHHELD, Rejected, Validated, validate
 from fencepost.states import Queue
 from fencepost.subjects import Run
 from fencepost.testing import fault
@@ -124,7 +124,7 @@ class Planner(Role):
             for n, p in enumerate(turn.proposals)
         )
         finish = payload(result_text(turn.finish)) if turn.finish is not None else None
-        answer = payload(_transcript(turn))
+        answer = payload(_transcript(turn, proposals))
         return c.RecordTurn(
             **self.stamped(run.tenant, run.id),
             term=held.term,
@@ -142,10 +142,15 @@ class Planner(Role):
         fault("planner.after_record")
 
 
-def _transcript(turn: Turn) -> str:
-    proposals = [{"tool": p.tool, "call_id": p.call_id, "arguments": p.arguments} for p in turn.proposals]
-    kept = {"raw": turn.raw, "usage": dict(turn.usage), "proposals": proposals, "finish": turn.finish}
-    return result_text(kept)
+def _transcript(turn: Turn, judged: Sequence[Validated | Rejected]) -> str:
+    """What the planner said; but not what may be a secret, which its own words would repeat."""
+    withheld = [isinstance(one, Rejected) and one.arguments == WITHHELD for one in judged]
+    proposals = [
+        {"tool": p.tool, "call_id": p.call_id, "arguments": WITHHELD if hidden else p.arguments}
+        for p, hidden in zip(turn.proposals, withheld, strict=True)
+    ]
+    raw = WITHHELD if any(withheld) else turn.raw
+    return result_text({"raw": raw, "usage": dict(turn.usage), "proposals": proposals, "finish": turn.finish})
 
 
 def _objection(spec: PlannerSpec, context: Context) -> str | None:
