@@ -19,6 +19,7 @@ from fencepost.commands import Send
 from fencepost.contracts import FirstFailure
 from fencepost.errors import UsageError
 from fencepost.money import Money
+from fencepost.settings import Settings
 from fencepost.states import Queue
 from fencepost.tools import StoredRequest
 from fencepost_ops.local import LocalPostgres, LocalValkey
@@ -370,6 +371,18 @@ def test_a_process_that_could_not_sign_does_not_start(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no signing key whose time has come"):
         signer_of(str(tmp_path), asking)
     assert signer_of("", App("plain").dependencies) is None
+
+
+@pytest.mark.parametrize("role", [Queue.DISPATCHER, Queue.RECONCILER])
+def test_a_worker_that_could_not_sign_says_so_before_it_opens_anything(
+    role: Queue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FENCEPOST_SIGNING_KEYS", raising=False)
+    settings = Settings(
+        dsn="postgresql://nobody@127.0.0.1:1/none", redis_url="redis://127.0.0.1:1", app="x:y"
+    )
+    with pytest.raises(UsageError, match="asks for capabilities; set FENCEPOST_SIGNING_KEYS"):
+        Worker(settings, role, guarded_app([]))
 
 
 def test_a_new_key_is_used_and_lost_ones_still_are_without_a_restart(
