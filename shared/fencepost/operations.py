@@ -174,7 +174,7 @@ def let_go(resource: Operation, call: Call, *, answered: bool) -> Operation:
 
 def offset(operation: Operation, compensation: Call) -> Operation:
     """The forward key after the call that compensates it moved: compensated, or as it was if that failed."""
-    if compensation.state in CALL_UNSENT or operation.status in _NOTHING_TO_OFFSET:
+    if compensation.state in _UNSENT or operation.status in _NOTHING_TO_OFFSET:
         return operation
     if compensation.state == CallState.SUCCEEDED:
         return amended(operation, status=S.COMPENSATED)
@@ -184,5 +184,6 @@ def offset(operation: Operation, compensation: Call) -> Operation:
     return amended(operation, status=S.COMPENSATING)
 
 
+_UNSENT = CALL_UNSENT | {CallState.AUTHORIZED}
 _NOTHING_TO_OFFSET = frozenset({S.FAILED, S.UNKNOWN, S.RELEASED})
 """The effect came back into doubt while it was being offset, and was then found not to have happened."""

@@ -210,6 +210,23 @@ def test_a_compensation_may_wait_for_a_person_and_its_own_deadline_begins_with_t
     assert desk.bench.operation(call).status == "compensated"
 
 
+def test_an_effect_is_not_being_offset_while_what_offsets_it_waits_for_a_person(desk: Desk) -> None:
+    desk.policy.grants = (Grant("svc:*", ("wallet.debit", "wallet.refund")),)
+    run = desk.run()
+    call = desk.bench.debit(run, desk.bench.order())
+    desk.bench.succeed(run, call)
+    desk.bench.cancel(run)
+    desk.bench.ahead(5)
+    _, back = desk.bench.offset(run)
+    assert desk.bench.state(back) == "INTENT_RECORDED"
+    desk.policy.grants = (Grant("svc:*", ("wallet.debit",)), asking("wallet.refund"))
+    assert desk.honest_claim(run, back) == c.Done("AWAITING_APPROVAL")
+    assert desk.bench.operation(call).status == "completed"
+    assert desk.say(back) == c.Done("INTENT_RECORDED")
+    assert isinstance(desk.honest_claim(run, back), c.Send)
+    assert desk.bench.operation(call).status == "compensating"
+
+
 def test_a_compensation_that_is_denied_is_listed_as_not_offset(desk: Desk) -> None:
     desk.policy.grants = (Grant("svc:*", ("wallet.debit",)), asking("wallet.refund"))
     run = desk.run()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencepost.clock import NEVER
 from fencepost.ledger.guards.words import words
 from fencepost.ledger.rows import OPEN_SQL
-from fencepost.states import CALL_ENDS, CallState
+from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState
 
 _DEAD = words({CallState.REJECTED, CallState.FAILED, CallState.CANCELLED})
 
@@ -73,7 +73,7 @@ _STATUS = f"""
         WHEN 'unknown' THEN holder.state = 'ACCEPTED_UNKNOWN'
         WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED')
         WHEN 'compensating' THEN offsetting <> 'SUCCEEDED'
-            AND (OLD.status IN ('compensating', 'compensated') OR offsetting <> 'INTENT_RECORDED')
+            AND (OLD.status IN ('compensating', 'compensated') OR offsetting NOT IN ({words(CALL_UNSENT)}))
         WHEN 'compensated' THEN offsetting = 'SUCCEEDED'
         ELSE false END) IS NOT TRUE THEN
         RAISE EXCEPTION 'operation %: it is not % while the call that holds it is % and what offsets it %',
