@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
@@ -13,6 +13,7 @@ import pytest
 
 from fencepost import commands as c
 from fencepost.allowances import Allowance
+from fencepost.authority import ApprovalNeed, AuthorizationDecision, AuthorizationRequest
 from fencepost.authority.bundle import read_bundle
 from fencepost.authority.inforce import Engines
 from fencepost.authority.standing import EVERYBODY
@@ -100,6 +101,30 @@ def _absent(bench: Bench, call: UUID) -> Any:
     bench.one(bench.looked_up(again, term, Answer.ABSENT))
     answer, _ = doubted(bench, run, call)
     return answer
+
+
+@dataclass
+class Asking:
+    """An authority that has had second thoughts: everything needs an approval now."""
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        need = ApprovalNeed(1, timedelta(seconds=5))
+        return AuthorizationDecision(False, "ask", "asking-1", code="approval_required", approval=need)
+
+
+def test_a_share_is_held_while_persons_are_asked_and_given_back_if_nobody_answers(bench: Bench) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=1)) as allowed:
+        call = allowed.planned_in(bench.start(deadline_s=600), bench.order())
+        bench.record(*allowed.sent(call), NOT_YET)
+        bench.ahead(1)
+        bench.ledger = bench.ledger_as("worker", **allowed.changes, authority=Asking())
+        assert allowed.claimed(call) == c.Done("AWAITING_APPROVAL")
+        assert allowed.used(few) == [(1, 0)]
+        bench.ahead(6)
+        assert allowed.claimed(call) == c.Done("REJECTED")
+        assert "ApprovalDecided" in bench.kinds(bench.call(call).run, call)
+        assert allowed.used(few) == [(0, 0)]
 
 
 # -- published policies ------------------------------------------------------------------------------------
