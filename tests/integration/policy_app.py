@@ -1,11 +1,13 @@
 """Some of the bench's tools in an application that loads by its name; and bundles of policies for it."""
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 from fencepost import App, Effect, Request
 from fencepost.authority.bundle import Bundle, read_bundle
 from fencepost.authority.vocabulary import vocabulary
+from fencepost.money import Money
 from tests.integration.ledger_app import Debit
 
 app = App("bench")
@@ -14,6 +16,16 @@ wallet = app.dependency("wallet", "http://127.0.0.1:9")
 
 @wallet.http("wallet.debit", effect=Effect.READ)
 def debit(args: Debit) -> Request:
+    return Request.get("/")
+
+
+@wallet.http(
+    "wallet.pay",
+    effect=Effect.READ,
+    acts_on=lambda a: ("order", a.order),
+    amount=lambda a: Money.of("EUR", Decimal(a.minor) / 100),
+)
+def pay(args: Debit) -> Request:
     return Request.get("/")
 
 

@@ -274,6 +274,27 @@ def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
     assert "is neither a version nor a folder" in fence.refused(2, "policy", "diff", "1", "nowhere")
 
 
+PAYS = """
+@id("pays") permit (principal, action == Action::"wallet.pay", resource == Resource::"order/o-1")
+when { context has amount && context.amount.minor == 100 && context.arguments.minor == 100 };
+"""
+
+
+def test_a_test_is_completed_by_the_tools_own_words(fence: Shell, tmp_path: Path) -> None:
+    def asking(**arguments: object) -> str:
+        request = {"tenant": "t", "principal": "p", "tool": "wallet.pay", "arguments": arguments}
+        test = {"name": "pay", "request": request, "expect": {"decision": "allow"}}
+        return json.dumps({"tests": [test]})
+
+    whole = folder(tmp_path / "a", PAYS, tests__a_json=asking(order="o-1"))
+    assert fence.ok("policy", "test", whole) == "1 of 1 tests pass\n"
+    other = folder(tmp_path / "b", PAYS, tests__a_json=asking(order="o-2"))
+    assert fence("policy", "test", other).exit_code == 1
+    wrong = folder(tmp_path / "c", PAYS, tests__a_json=asking(oder="o-1"))
+    (*_, problem) = fence.json("policy", "check", wrong, exit_code=1)["problems"]
+    assert problem.startswith("tests/a.json: test pay: wallet.pay would not take this: 2 validation errors")
+
+
 def findings(told: dict[str, list[dict[str, str]]]) -> list[tuple[str, str]]:
     return [(one["level"], one["says"]) for one in told["findings"] if one["area"] == "policies"]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
@@ -12,10 +13,12 @@ from fencepost.app import App
 from fencepost.authority.bundle import Bundle, read_bundle
 from fencepost.authority.cedar import CedarEngine
 from fencepost.authority.compiled import Compiled, InvalidBundle
-from fencepost.authority.policytests import Outcome, run_tests
+from fencepost.authority.policytests import Outcome, PolicyTest, TestedResource, run_tests
 from fencepost.authority.statements import APPROVE
 from fencepost.authority.vocabulary import vocabulary
+from fencepost.canonical import encode, sanitize
 from fencepost.errors import FencepostError, UsageError
+from fencepost.proposals import canonical_value
 
 FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
 """The parameter that names one."""
@@ -70,6 +73,9 @@ def checked(folder: Path, app: App) -> Checked:
     words, problems = vocabulary(app.registry)
     bundle, found = read_bundle(files_of(folder), words)
     problems += found
+    if bundle is not None:
+        tests, wrong = _completed(bundle.tests, app)
+        bundle, problems = replace(bundle, tests=tests), [*problems, *wrong]
     engine = None
     if bundle is not None:
         try:
@@ -80,3 +86,41 @@ def checked(folder: Path, app: App) -> Checked:
     if engine is not None and not engine.compiled.approves:
         notes.append(f'no policy permits Action::"{APPROVE}", so what needs an approval can never be done')
     return Checked(bundle, None if problems else engine, tuple(problems), tuple(notes))
+
+
+def _completed(
+    tests: Mapping[str, tuple[PolicyTest, ...]], app: App
+) -> tuple[dict[str, tuple[PolicyTest, ...]], list[str]]:
+    """The tests with what a real request would have: arguments with their defaults, and what the tool says
+    they act on and move, where the test does not say so itself. And those whose arguments the tool refuses.
+    """
+    problems: list[str] = []
+    made: dict[str, tuple[PolicyTest, ...]] = {}
+    for file, listed in tests.items():
+        done = []
+        for test in listed:
+            try:
+                done.append(_complete(test, app))
+            except Exception as error:  # noqa: BLE001 - models and functions of the application may raise anything
+                why = sanitize(str(error).replace("\n", " "), 200)
+                problems.append(
+                    f"{file}: test {sanitize(test.name, 80)}: {test.request.tool} would not take this: {why}"
+                )
+        made[file] = tuple(done)
+    return made, problems
+
+
+def _complete(test: PolicyTest, app: App) -> PolicyTest:
+    asked = test.request
+    newest = app.tools.get(asked.tool)
+    tool = app.registry.get((asked.tool, asked.version)) if asked.version else newest
+    if tool is None:  # a test may ask about what there is not
+        return test
+    args = tool.read_arguments(encode(asked.arguments).decode())
+    more: dict[str, Any] = {"arguments": canonical_value(args)}
+    if asked.amount is None and tool.amount is not None:
+        more["amount"] = tool.amount(args)
+    if asked.resource is None and tool.acts_on is not None:
+        kind, name = tool.acts_on(args)
+        more["resource"] = TestedResource(type=kind, id=name)
+    return test.model_copy(update={"request": asked.model_copy(update=more)})

@@ -9,8 +9,9 @@
     ]}
 
 With `"approver": {"principal": "ann", "roles": ["controller"]}` the question is whether Ann may approve it.
-What is not said is the quiet case: no roles, not tainted, no approvals, the tool's newest version, its
-declared effect, the first attempt.
+`fencepost policy` fills in what a real request would have: defaults of arguments, and what the tool's own
+functions say it acts on and moves. What else is not said is the quiet case: no roles, not tainted, no
+approvals, the tool's newest version, its declared effect, the first attempt.
 """
 
 from __future__ import annotations
