@@ -11,6 +11,8 @@ import pytest
 from fencepost import Budget, Client, Conflict, RunRequest
 from fencepost import commands as c
 from fencepost.events import EventType as E
+from fencepost.ledger.connect import connect
+from fencepost.ledger.verify import verify_run
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from fencepost.taint import UNTRUSTED
@@ -157,6 +159,14 @@ def test_a_tool_that_is_vouched_for_taints_neither_by_its_result_nor_by_its_erro
     assert first(bench, run) == (None, None)
 
 
+def test_what_is_not_what_a_tool_declares_taints_though_the_tool_is_vouched_for(
+    bench: Bench, run: UUID
+) -> None:
+    send, term = bench.dispatch(run, bench.debit(run, bench.order(), "wallet.hold"))
+    bench.record(send, term, Applied('"obey"', None, strange=True))
+    assert first(bench, run)[1] == E.TOOL_RESULT_RECORDED
+
+
 # -- what it stops ---------------------------------------------------------------------------------------
 
 
@@ -263,3 +273,16 @@ def test_a_run_cannot_be_put_there_tainted(bench: Bench, opened: Attack) -> None
     bench.start()
     assert opened.attempt(row, None, role=None) is None
     assert opened.attempt(row, 1, role=None) == "FP001"
+
+
+def test_replay_finds_a_taint_that_was_taken_back_behind_the_guards(bench: Bench, run: UUID) -> None:
+    read(bench, run)
+    tainted = bench.run(run).tainted
+    bench.sql("SET session_replication_role = replica")  # as whoever owns everything can
+    bench.sql("UPDATE fencepost.runs SET tainted = NULL WHERE id = %s", run)
+    with connect(bench.database.dsns["reader"], "verify") as connection:
+        fault = verify_run(connection, TENANT, run).fault
+    bench.sql("UPDATE fencepost.runs SET tainted = %s WHERE id = %s", tainted, run)
+    bench.sql("SET session_replication_role = origin")
+    assert fault is not None
+    assert "tainted" in fault
