@@ -11,6 +11,8 @@ import pytest
 from fencepost import commands as c
 from fencepost.approvals import read
 from fencepost.authority import Grant
+from fencepost.ledger import epochs
+from fencepost.ledger.connect import connect
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from fencepost.wire import Request
@@ -242,6 +244,20 @@ def test_a_compensation_that_is_denied_is_listed_as_not_offset(desk: Desk) -> No
     assert left["call"] == str(call)
 
 
+def test_after_a_restore_a_call_that_waited_may_have_been_approved_and_sent_meanwhile(desk: Desk) -> None:
+    run, call = desk.asked()
+    since = desk.bench.now()
+    with connect(desk.bench.database.dsns["operator"], "test", autocommit=True) as operator:
+        epoch = epochs.open_epoch(operator, since, "ann", "a restore")
+        command = c.Restore(**desk.bench.base(run), epoch=epoch.epoch, since=since, by="ann")
+        (answer,) = desk.ledgers["ann"].apply([command])
+        epochs.release(operator, "ann", "audited")
+    assert answer == c.Restored(calls=1, unfamiliar=0)
+    kept = desk.bench.call(call)
+    assert (kept.state, kept.doubt) == ("UNKNOWN", True)
+    assert "the call is UNKNOWN" in desk.refused(call)
+
+
 # -- keys --------------------------------------------------------------------------------------------------
 
 
@@ -273,6 +289,26 @@ def test_of_two_equal_calls_the_second_to_be_approved_waits_and_takes_the_result
 
 
 # -- what Postgres and the checker say ---------------------------------------------------------------------
+
+
+def test_the_checker_finds_what_was_sent_although_too_few_had_approved_it(desk: Desk) -> None:
+    desk.policy.grants = (asking("wallet.debit", count=2), REFUND)
+    run, call = desk.asked()
+    assert desk.say(call) == c.Done("AWAITING_APPROVAL")
+    desk.bench.started.remove(run)  # what is forged here does not replay
+    with desk.bench.owner.transaction():
+        desk.bench.sql("SET LOCAL session_replication_role = replica")
+        forged = (
+            "UPDATE fencepost.calls SET state = 'INTENT_RECORDED', ready_at = fencepost.now() WHERE id = %s"
+        )
+        desk.bench.sql(forged, call)
+    desk.policy.grants = (Grant("svc:*", ("wallet.debit",)),)
+    desk.bench.sql("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", call)
+    assert isinstance(desk.honest_claim(run, call), c.Send)
+    with psycopg.connect(desk.bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=False, runs=[run])
+    said = [v.message for verdict in report.verdicts if verdict.invariant == "I3" for v in verdict.violations]
+    assert any("although 1 of the 2 persons that it takes had approved it" in message for message in said)
 
 
 def test_the_checker_has_nothing_against_approved_denied_and_expired_calls(desk: Desk) -> None:

@@ -77,6 +77,13 @@ def test_a_policy_that_asks_only_now_holds_up_what_was_allowed_when_it_was_recor
     assert isinstance(desk.honest_claim(run, call), c.Send)
 
 
+def test_what_only_reads_may_need_a_person_as_well(desk: Desk) -> None:
+    desk.policy.grants = (asking("wallet.balance"),)
+    run, call = desk.asked("wallet.balance")
+    assert desk.say(call) == c.Done("INTENT_RECORDED")
+    assert isinstance(desk.honest_claim(run, call), c.Send)
+
+
 # -- who may decide ----------------------------------------------------------------------------------------
 
 

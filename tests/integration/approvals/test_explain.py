@@ -83,6 +83,26 @@ def test_of_its_neighbours_it_tells_nothing(desk: Desk, cli: Shell) -> None:
     assert "there is no call 0000" in cli.refused(2, "explain", "0000")
 
 
+def test_an_attempt_tells_which_allowances_it_holds() -> None:
+    share = {
+        "allowance": "daily",
+        "count": 1,
+        "minor": 1250,
+        "currency": "EUR",
+        "until": "2026-01-02T00:00:00Z",
+    }
+    body = body_text({"deadline": "2026-01-01T00:00:02Z", "repeat": True, "reserved": [share]})
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    kind = E.TOOL_ATTEMPT_STARTED
+    header = (1, UUID(int=1), kind, 1, CALL, 2, body, body_digest(body), "svc:a", None, None, None)
+    (told,) = explain([Event("t", UUID(int=2), *header, UUID(int=1), at, None, "", "")], CALL)
+    held = "It holds 1 call and 12.50 EUR of allowance daily in the window until 2026-01-02T00:00:00Z."
+    assert held in told.text
+    assert told.text.startswith(
+        "Attempt 2, a repeat under the same key, was committed before anything was sent"
+    )
+
+
 def test_every_event_of_a_call_has_a_sentence() -> None:
     of_runs_alone = {
         E.MODEL_REQUEST_STARTED,
