@@ -171,6 +171,8 @@ debit = a_debit(bank, "bank.debit", "debit")
 once = a_debit(bank, "bank.once", "once", ASKED_ONLY)
 blindly = a_debit(blind, "blind.debit", "debit", UNSEEN)
 approved = a_debit(bank, "approved.debit", "approved")
+rationed = a_debit(bank, "rationed.debit", "rationed")
+app.allowance("ration", tool="rationed.*", count=3, window=timedelta(days=3000))
 patiently = a_debit(patient, "patient.debit", "debit")
 """An attempt may take so long that only a death explains an earlier takeover."""
 pay = a_debit(blind, "blind.pay", "pay", UNSEEN)
@@ -182,11 +184,11 @@ refund_blindly = a_refund(blind, "blind.refund", UNSEEN)
 repay = a_refund(blind, "blind.repay")
 """Offsets soon, and can be asked about."""
 
-for _debit in (debit, once, approved, patiently):
+for _debit in (debit, once, approved, rationed, patiently):
     _debit.lookup(by_key)
 for _refund in (refund, repay):
     _refund.lookup(by_key)
-for _reversible in (debit, once, approved, blindly, patiently):
+for _reversible in (debit, once, approved, rationed, blindly, patiently):
     _reversible.compensate(pay_back)
 
 
