@@ -76,8 +76,8 @@ def refuse(shop: Shop, bad: UUID) -> None:
 
 def corrupt(shop: Shop, bad: UUID) -> None:
     """Postgres cannot read this call back, as after a lost page: whoever asks for it gets an error."""
-    shop.sql(
-        "CREATE FUNCTION readable(id uuid) RETURNS boolean LANGUAGE plpgsql AS $$BEGIN"
+    shop.sql(  # so dear that no plan looks at rows nobody asked for
+        "CREATE FUNCTION readable(id uuid) RETURNS boolean LANGUAGE plpgsql COST 1000000 AS $$BEGIN"
         f" IF id = '{bad}' THEN RAISE EXCEPTION 'missing chunk' USING ERRCODE = 'XX001'; END IF;"
         " RETURN true; END$$"
     )
