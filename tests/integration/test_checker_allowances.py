@@ -20,9 +20,9 @@ from tests.integration.allowed import DONE, NOT_DONE, NOT_YET, Allowed, name, un
 from tests.integration.ledger_bench import Bench
 
 
-def checked(bench: Bench) -> Report:
+def checked(bench: Bench, *runs: UUID) -> Report:
     with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as connection:
-        return check(connection, None, settled=False)
+        return check(connection, None, settled=False, runs=runs or None)
 
 
 def found(report: Report, allowance: str) -> list[Violation]:
@@ -92,6 +92,18 @@ def test_a_counter_that_is_not_what_histories_tell_is_found(bench: Bench, change
             put = put.replace("%s::fencepost.allowances", "NULL::fencepost.allowances, %s")
             bench.sql(put + ")", json.dumps(kept))
         assert found(checked(bench), few) == []
+
+
+def test_of_some_runs_alone_a_counter_is_not_added_up(bench: Bench) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=2)) as allowed:
+        calls = _history(allowed)
+        report = checked(bench, bench.call(calls[0]).run)
+        assert found(report, few) == []
+        (notes,) = [verdict.notes for verdict in report.verdicts if verdict.invariant == "I13"]
+        assert notes == ("counters of allowances also count runs that were not read: check --all adds up",)
+        (notes,) = [verdict.notes for verdict in checked(bench).verdicts if verdict.invariant == "I13"]
+        assert notes == ()
 
 
 def test_a_counter_of_which_no_history_tells_is_found(bench: Bench) -> None:
