@@ -1,0 +1,110 @@
+"""The checker on shares of allowances that no honest claim takes (I13)."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from fencepost_ops.checker.allowances import Counters
+from fencepost_ops.checker.facts import AllowanceRow, EventRow, Tables
+from fencepost_ops.checker.story import CallStory, RunStory
+
+AT = datetime(2026, 11, 30, 10, 0, 30, tzinfo=UTC)
+RUN, CALL = UUID(int=1), UUID(int=2)
+SHARE: dict[str, Any] = {
+    "allowance": "few",
+    "key": "k",
+    "count": 1,
+    "minor": 250,
+    "since": "2026-11-30T10:00:00.000000Z",
+    "until": "2026-11-30T10:01:00.000000Z",
+    "limit_count": 2,
+    "limit_minor": 500,
+    "currency": "EUR",
+    "subject": {"tenant": "shop", "principal": "svc:pay", "tool": "wallet.debit"},
+}
+
+
+def event(kind: str, at: datetime = AT, call: UUID = CALL) -> EventRow:
+    return EventRow(
+        "shop", RUN, 9, UUID(int=3), kind, 1, call, 1, "{}", "", "svc:pay", None, None, None, UUID(int=4), at,
+        None, "", "",
+    )  # fmt: skip
+
+
+def called(state: str = "DISPATCHING", call: UUID = CALL, compensates: str | None = None) -> CallStory:
+    return CallStory(call, "wallet.debit", 1, "reversible", "op", compensates, state=state)
+
+
+def begun(counters: Counters, share: dict[str, Any], at: datetime = AT, call: UUID = CALL, **how: Any) -> Any:
+    """What is wrong with an attempt that takes this share."""
+    story = RunStory(calls={call: called(call=call, **how)})
+    found = counters.tell(story, event("ToolAttemptStarted", at, call), {"reserved": [share]})
+    return [violation.message for violation in found]
+
+
+def tables(count: int, minor: int) -> Tables:
+    row = AllowanceRow("shop", "k", "few", count, minor)
+    return Tables({}, {}, [], 0, allowances={("shop", "k"): row}, read_at=AT)
+
+
+def told(counters: Counters, count: int, minor: int) -> list[str]:
+    return [violation.message for violation in counters.broken(tables(count, minor))]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({}, None),
+        ({"until": "2026-11-30T10:00:30.000000Z"}, "in a window from"),
+        ({"since": "2026-11-30T10:00:31.000000Z"}, "in a window from"),
+        ({"since": None, "until": None}, None),
+        ({"subject": {"tenant": "other"}}, "as of tenant other"),
+        ({"subject": {"tenant": "shop", "principal": "ann"}}, "as of principal ann"),
+        ({"subject": {"tenant": "shop", "tool": "wallet.refund"}}, "as of tool wallet.refund"),
+        ({"subject": {"tenant": "shop", "resource": "account:a"}}, None),
+    ],
+)
+def test_a_share_is_of_the_calls_own_window_and_subject(change: dict[str, Any], says: str | None) -> None:
+    found = begun(Counters(), SHARE | change)
+    assert len(found) == (says is not None)
+    assert says is None or says in found[0]
+
+
+def test_a_compensation_takes_no_share() -> None:
+    (found,) = begun(Counters(), SHARE, compensates="op-1")
+    assert "offsets an effect, and took from allowance few" in found
+
+
+@pytest.mark.parametrize(
+    ("limits", "says"),
+    [
+        ({}, []),
+        ({"limit_count": 1}, ["with it 2 calls of allowance few, whose limit is 1,"]),
+        ({"limit_minor": 499}, ["with it 500 minor units of EUR of allowance few, whose limit is 499,"]),
+        ({"limit_count": None, "limit_minor": None}, []),
+    ],
+)
+def test_shares_that_are_held_at_once_fit_their_limits(limits: dict[str, Any], says: list[str]) -> None:
+    counters, second = Counters(), UUID(int=5)
+    begun(counters, SHARE | limits)
+    begun(counters, SHARE | limits, AT + timedelta(seconds=1), second)
+    found = told(counters, 2, 500)
+    assert len(found) == len(says)
+    assert all(sentence in message for sentence, message in zip(says, found, strict=True))
+
+
+def test_what_was_given_back_before_leaves_room_and_what_came_back_later_is_not_held_against_it() -> None:
+    counters, one, limits = Counters(), UUID(int=5), {"limit_count": 1}
+    story = RunStory(calls={CALL: called()})
+    list(counters.tell(story, event("ToolAttemptStarted"), {"reserved": [SHARE | limits]}))
+    story.calls[CALL].state = "FAILED"
+    list(counters.tell(story, event("ToolAttemptFailed", AT + timedelta(seconds=1)), {}))
+    begun(counters, SHARE | limits, AT + timedelta(seconds=2), one)
+    story.calls[CALL].state = "NEEDS_REPAIR"
+    list(counters.tell(story, event("RepairRequested", AT + timedelta(seconds=3)), {}))
+    assert told(counters, 2, 500) == []
+    assert told(counters, 1, 250) == [
+        "the counter k of allowance few counts 1 calls and 250; histories tell of 2 calls and 500"
+    ]
