@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from datetime import timedelta
 from hashlib import sha256
 from uuid import UUID
 
@@ -29,8 +30,8 @@ def hidden(text: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def seen(module_bench: Bench) -> tuple[UUID, UUID, UUID]:
-    """A run full of such text: refused, in need of repair, and answered."""
+def seen(module_bench: Bench) -> dict[str, UUID]:
+    """Runs full of such text: refused, in need of repair, answered, and waiting for an approval."""
     bench = module_bench
     run = bench.enqueue(f"key{EVIL}")
     refused, unclear, fine = bench.plan(
@@ -47,7 +48,13 @@ def seen(module_bench: Bench) -> tuple[UUID, UUID, UUID]:
     bench.record(send, term, Unsure("http_500", EVIL + FAKE, repair=True))
     with connect(bench.database.dsns["operator"], "test", autocommit=True) as operator:
         principals.disable(operator, TENANT, f"p{EVIL}", by=f"ann{EVIL}", reason=EVIL + FAKE)
-    return run, unclear, fine
+        until = bench.now() + timedelta(hours=1)
+        principals.delegate(operator, TENANT, f"a{EVIL}", f"b{EVIL}", until=until, by="ann", reason=EVIL)
+    tainted = bench.enqueue(f"tainted{EVIL}")
+    bench.succeed(tainted, bench.debit(tainted, EVIL, "wallet.balance"), receipt=EVIL)
+    asked = bench.debit(tainted, EVIL + FAKE, "mail.send")
+    assert bench.state(asked) == "AWAITING_APPROVAL"
+    return {"run": run, "unclear": unclear, "fine": fine, "tainted": tainted, "asked": asked}
 
 
 COMMANDS = (
@@ -61,6 +68,13 @@ COMMANDS = (
     ("outbox",),
     ("principals",),
     ("principals", "--changes"),
+    ("delegations",),
+    ("show", "{tainted}"),
+    ("approvals",),
+    ("approvals", "show", "{asked}"),
+    ("explain", "{asked}"),
+    ("explain", "{fine}"),
+    ("explain", "{unclear}"),
     ("repair", "--where", "tool=wallet.lend", "--accept-unknown", "--dry-run", "--reason", "x"),
 )
 
@@ -68,10 +82,9 @@ COMMANDS = (
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_no_command_shows_a_character_that_acts_or_hides(
-    shell: Shell, seen: tuple[UUID, UUID, UUID], command: tuple[str, ...], as_json: bool
+    shell: Shell, seen: dict[str, UUID], command: tuple[str, ...], as_json: bool
 ) -> None:
-    run, unclear, fine = seen
-    asked = [word.format(run=run, unclear=unclear, fine=fine) for word in command]
+    asked = [word.format(**seen) for word in command]
     told = shell(*asked, *(["--json"] if as_json else []))
     assert told.exit_code in (0, 1), told.output
     assert hidden(told.output) == set()
@@ -80,12 +93,12 @@ def test_no_command_shows_a_character_that_acts_or_hides(
         json.loads(told.stdout)
 
 
-def test_json_says_exactly_what_is_stored(shell: Shell, seen: tuple[UUID, UUID, UUID]) -> None:
-    told = shell.json("result", str(seen[2]))
+def test_json_says_exactly_what_is_stored(shell: Shell, seen: dict[str, UUID]) -> None:
+    told = shell.json("result", str(seen["fine"]))
     assert told["result"] == {"id": EVIL, "page": EVIL + FAKE}
-    raw = shell("result", str(seen[2]), "--raw").stdout_bytes
+    raw = shell("result", str(seen["fine"]), "--raw").stdout_bytes
     assert (sha256(raw).hexdigest(), json.loads(raw)) == (told["digest"], told["result"])
-    assert "give --raw or --json" in shell.refused(2, "result", str(seen[2]), "--raw", "--json")
+    assert "give --raw or --json" in shell.refused(2, "result", str(seen["fine"]), "--raw", "--json")
 
 
 def test_a_result_that_was_changed_behind_our_back_is_not_shown(bench: Bench, shell: Shell) -> None:
