@@ -41,7 +41,7 @@ def valkey() -> Iterator[LocalValkey]:
 def shop(database: LedgerDatabase, valkey: LocalValkey) -> Iterator[Shop]:
     # A small table is read whole, the damaged row with it; in one that has grown each is found by its key.
     with psycopg.connect(database.owner, autocommit=True) as owner:
-        for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin"):
+        for way in ("seqscan", "bitmapscan", "hashjoin", "mergejoin", "material"):
             owner.execute(f"ALTER DATABASE {database.name} SET enable_{way} = off")
     with opened(database, valkey, slots=len(KEYS)) as one:
         yield one
