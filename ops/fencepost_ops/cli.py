@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from fencepost import __version__
+from fencepost.canonical import reveal
 from fencepost.errors import FencepostError
 from fencepost.settings import redact
 from fencepost_ops.commands.session import app_option, dsn_option, redis_option
@@ -179,7 +180,7 @@ def _sentence(error: click.ClickException) -> str:
 
 def _say(message: str, code: int) -> int:
     try:
-        click.echo(f"fencepost: {redact(message)}", err=True)
+        click.echo(f"fencepost: {reveal(redact(message))}", err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 from rich.text import Text
 
-from fencepost.canonical import sanitize
+from fencepost.canonical import reveal, sanitize
 from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger import policies
 from fencepost.settings import Settings
@@ -194,7 +194,7 @@ def _show_findings(findings: Sequence[Finding]) -> None:
             out.print(Text(f"\n{area}", "bold"))
         out.print(
             Text(f"  {finding.level:<8} ", _STYLES[finding.level]),
-            Text(sanitize(finding.says, _SENTENCE)),
+            Text(reveal(sanitize(finding.says, _SENTENCE))),
             sep="",
         )
         if finding.do:

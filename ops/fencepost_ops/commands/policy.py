@@ -12,7 +12,7 @@ from fencepost.authority.bundle import Bundle
 from fencepost.authority.cedar import CedarEngine
 from fencepost.authority.policytests import Outcome, PolicyTestFile
 from fencepost.authority.vocabulary import vocabulary
-from fencepost.canonical import sanitize
+from fencepost.canonical import reveal, sanitize
 from fencepost.errors import UsageError
 from fencepost_ops.commands.output import plain, print_json
 from fencepost_ops.commands.policy_folder import FOLDER, Checked, checked
@@ -52,9 +52,9 @@ def check(session: Session, folder: Path, as_json: bool) -> None:
         print_json(_described(found))
     else:
         for problem in found.problems:
-            click.echo(sanitize(problem, _LINE))
+            click.echo(reveal(sanitize(problem, _LINE)))
         for note in found.notes:
-            click.echo(f"note: {sanitize(note, _LINE)}")
+            click.echo(f"note: {reveal(sanitize(note, _LINE))}")
         if found.engine is not None and found.bundle is not None:
             click.echo(_summary(found.bundle, found.engine))
     click.get_current_context().exit(1 if found.problems else 0)

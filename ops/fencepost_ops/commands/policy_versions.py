@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from fencepost.authority.bundle import MAX_BYTES, Bundle, PolicyVersion
-from fencepost.canonical import sanitize
+from fencepost.canonical import reveal, sanitize
 from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger import policies
@@ -172,7 +172,7 @@ def _bundle(session: Session, connection: Connection, named: str) -> Bundle:
 def _tell(found: list[Difference]) -> None:
     for one in found:
         for line in one.lines:
-            click.echo(sanitize(line, _LINE))
+            click.echo(reveal(sanitize(line, _LINE)))
     if not found:
         click.echo("nothing differs")
 
@@ -254,7 +254,7 @@ def show(session: Session, version: int, folder: Path | None, as_json: bool) -> 
         )
         click.echo(f"digest {row.digest}")
         for name, text in bundle.files().items():
-            click.echo(f"\n--- {cut(name)}\n{sanitize(text.rstrip(), MAX_BYTES)}")
+            click.echo(f"\n--- {cut(name)}\n{reveal(sanitize(text.rstrip(), MAX_BYTES))}")
         tools = json.dumps(bundle.vocabulary.to_json(), indent=1)
         click.echo(f"\n--- tools it was checked against\n{tools}")
 
