@@ -123,3 +123,9 @@ def test_a_result_that_was_changed_behind_our_back_is_not_shown(bench: Bench, sh
         digest,
         text.encode(),
     )
+
+
+def test_an_error_that_quotes_what_was_stored_hides_nothing(shell: Shell) -> None:
+    told = shell.refused(2, "show", "no\u202esuch\u200brun")
+    assert hidden(told) == set()
+    assert "no\\u202esuch\\u200brun" in told
