@@ -69,7 +69,19 @@ def test_what_a_run_uses_to_offset_and_to_settle_is_not_held_against_its_budget(
 
 
 @pytest.mark.parametrize(
-    "name", ["turn", "requests", "calls", "attempts", "open", "unsettled", "repairs", "effects", "failures"]
+    "name",
+    [
+        "turn",
+        "requests",
+        "calls",
+        "attempts",
+        "open",
+        "unsettled",
+        "repairs",
+        "awaiting",
+        "effects",
+        "failures",
+    ],
 )
 def test_a_counter_that_is_not_what_its_history_tells_is_found(world: World, name: str) -> None:
     change = f"UPDATE fencepost.runs SET {name} = {name} + %s WHERE id = %s"

@@ -36,6 +36,7 @@ class RunRow:
     open: int
     unsettled: int
     repairs: int
+    awaiting: int
     effects: int
     failures: int
     may_turn: int

@@ -64,6 +64,7 @@ _NAMES = {
     "open": "open calls",
     "unsettled": "calls that are not settled",
     "repairs": "calls that need repair",
+    "awaiting": "calls that wait for an approval",
     "effects": "effects that are not offset",
     "failures": "failures of its planner in a row",
 }
@@ -79,6 +80,7 @@ def _told(story: RunStory) -> dict[str, int]:
         "open": sum(state not in ENDED for state in states),
         "unsettled": sum(state in _UNSETTLED for state in states),
         "repairs": states.count(C.NEEDS_REPAIR),
+        "awaiting": states.count(C.AWAITING_APPROVAL),
         "effects": sum(_effect(call) for call in story.calls.values()),
         "failures": story.failures,
     }

@@ -173,6 +173,7 @@ def overview_object(found: Overview, pace: Pace | None, limits: Ages) -> dict[st
         "workers": states_by_role(found, limits),
         "unresolved": found.unresolved,
         "repairs": found.repairs,
+        "approvals": found.approvals,
         "dead": found.dead,
         "held": found.held,
     }
@@ -265,5 +266,7 @@ def _trouble(found: Overview) -> Text:
     said = [f"unresolved calls {found.unresolved}"]
     if found.repairs:
         said.append(f"{found.repairs} wait for a person (`fencepost unresolved`)")
+    if found.approvals:
+        said.append(f"{found.approvals} wait for an approval (`fencepost approvals`)")
     said.append(f"steps set aside {found.dead}" + (" (`fencepost outbox --dead`)" if found.dead else ""))
     return Text(" · ".join(said), "bold red" if found.repairs or found.dead else "")

@@ -50,7 +50,8 @@ SELECT fencepost.now(),
        (SELECT count(*) FROM fencepost.calls c
         WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)),
        (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'NEEDS_REPAIR'),
-       (SELECT count(*) FROM fencepost.outbox o WHERE o.dead_at IS NOT NULL)
+       (SELECT count(*) FROM fencepost.outbox o WHERE o.dead_at IS NOT NULL),
+       (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'AWAITING_APPROVAL')
 """
 
 
@@ -143,13 +144,15 @@ class Overview:
     dead: int
     held: Epoch | None = None
     """The oldest epoch that is not released: while there is one nothing new is planned or sent."""
+    approvals: int = 0
+    """Calls that wait for an approval."""
 
 
 def overview(connection: Connection, *, ended: bool) -> Overview:
     """What the whole fleet does. `ended` counts the runs that have ended, which costs a look at each."""
     trouble = connection.execute(_TROUBLE).fetchone()
     assert trouble is not None
-    now, unresolved, repairs, dead = trouble
+    now, unresolved, repairs, dead, approvals = trouble
     held = epochs.held(connection)
     return Overview(
         now=now,
@@ -161,6 +164,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
         repairs=repairs,
         dead=dead,
         held=held[0] if held else None,
+        approvals=approvals,
     )
 
 
