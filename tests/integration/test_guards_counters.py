@@ -171,9 +171,9 @@ COUNTED = {"attempts", "open", "unsettled", "repairs", "awaiting", "effects", "r
 @pytest.mark.parametrize(("column", "other"), sorted(RUN_COLUMNS.items()))
 def test_a_calls_event_only_counts_in_its_run(planning: RunTarget, column: str, other: Any) -> None:
     refused = planning.update({column: other}, call=True)
-    # A taint needs no word, but the event that brought it.
-    assert refused == (None if column in COUNTED else "FP004" if column == "tainted" else "FP002")
-    assert planning.update({column: other}, call=False) == "FP002", "an event of the run itself"
+    otherwise = "FP004" if column == "tainted" else "FP002"  # a taint needs no word but its event
+    assert refused == (None if column in COUNTED else otherwise)
+    assert planning.update({column: other}, call=False) == otherwise, "an event of the run itself"
 
 
 @pytest.mark.parametrize("column", ["turn", "requests", "calls", "attempts"])

@@ -309,6 +309,7 @@ def test_only_a_completed_keys_result_is_taken_and_it_stays_taken(target: KeyTar
 
 OFFSETTING: dict[str | None, set[str]] = {
     None: {"completed"},
+    "AWAITING_APPROVAL": {"completed"},
     "INTENT_RECORDED": {"completed"},
     "DISPATCHING": {"completed", "compensating"},
     "UNKNOWN": {"completed", "compensating"},

@@ -80,6 +80,8 @@ def test_of_its_neighbours_it_tells_nothing(desk: Desk, cli: Shell) -> None:
     told = cli.ok("explain", str(call))
     assert "neighbour" not in told
     assert str(other) not in told
+    events = [link["event"] for link in cli.json("explain", str(call))["chain"]]
+    assert events.count("ToolProposalRecorded") == 1
     assert "there is no call 0000" in cli.refused(2, "explain", "0000")
 
 
