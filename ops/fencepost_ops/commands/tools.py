@@ -43,7 +43,7 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
     if not described:
         click.echo(f"app {app.name} has no tools")
     for tool in described:
-        kind = f"{tool['kind']}, {tool['effect']}, {tool['class']}"
+        kind = f"{tool['kind']}, {tool['effect']}, {tool['class']}{_trust(tool)}"
         times = "".join(f", {name} {spoken(tool[key])}" for name, key in _TIMES if tool[key] is not None)
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
@@ -55,6 +55,14 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
 
 for _command in (withdraw, restore, withdrawn):
     tools.add_command(_command)
+
+
+def _trust(tool: dict[str, Any]) -> str:
+    """Whether its output is somebody else's word, what of it planners are shown, and whether it sends out."""
+    promote = tool["output"]["promote"]
+    fields = "" if promote is None else f" (shown: {', '.join(map(cut, promote)) or 'nothing'})"
+    untrusted = f", untrusted output{fields}" if tool["taints"] or fields else ""
+    return untrusted + (", sends data out" if tool["egress"] else "")
 
 
 def _show_catalogue(as_json: bool) -> None:
@@ -107,4 +115,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "capability": tool.dependency.capability_header,
         "required": tool.required,
         "compensable": tool.compensable,
+        "taints": tool.taints,
+        "egress": tool.egress,
+        "output": tool.output.row(),
     }
