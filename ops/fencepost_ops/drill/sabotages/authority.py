@@ -10,6 +10,7 @@ from fencepost import approvals, machine
 from fencepost.authority import AuthorizationDecision, standing
 from fencepost.decide import allow, authorize, dispatch
 from fencepost.decide import approvals as deciding
+from fencepost.ledger import folding
 from fencepost.ledger import standing as read_standing
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, muted
@@ -113,6 +114,13 @@ AUTHORITY: Final = (
         about="what a call takes of its allowances is taken in the claim that sends it",
         off=code(allow, "room", lambda _room: lambda *_given: ()),
         shows=_shown_by("allowance_used_up_by_siblings", "allowance_not_taken"),
+    ),
+    Sabotage(
+        name="allowance_not_counted",
+        invariant="I13",
+        about="a counter is what its calls hold: what one takes is written with it",
+        off=code(folding, "follow", lambda _follow: lambda *_given: None),
+        shows=_shown_by("allowance_used_up_by_siblings", "allowance_not_counted"),
     ),
     Sabotage(
         name="allowance_let_go_too_early",
