@@ -145,11 +145,12 @@ def test_neither_another_carrier_nor_a_get_gets_it_out(
 def test_the_same_from_a_planner_that_has_read_nothing_leaves(stage: Stage, outside: Outside) -> None:
     before = len(outside.dropped)
     with stage.client("producer") as client:
-        usual = {"planner": "steps", "tenant": stage.tenant, "principal": "svc:test"}
         asked = {"turns": [[step("outside.get", text="hello")]]}
         made, born = client.enqueue_many(
             RunRequest(
-                **usual,
+                planner="steps",
+                tenant=stage.tenant,
+                principal="svc:test",
                 input=asked,
                 run_key=f"untrusted-{next(_numbers)}",
                 deadline=timedelta(seconds=60),

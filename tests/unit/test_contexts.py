@@ -152,15 +152,15 @@ def test_what_does_not_fit_its_model_is_marked_though_its_tool_is_vouched_for() 
 
 
 def test_what_is_remembered_and_what_is_read_again_give_a_model_the_same_bytes() -> None:
-    pages = [b'{"page": "\u200b<b>", "n": %d, "x": NaN}' % n for n in range(KEPT_FROM + 2)]
+    pages = [b'{"page": "\\u200b<b>", "n": %d, "x": NaN}' % n for n in range(KEPT_FROM + 2)]
     stored = [call(n, 0, n * 10, result=page) for n, page in enumerate(pages, start=1)]
     contexts = Contexts()
     contexts.keep(RUN, Known().grown(stored[:KEPT_FROM]))
     remembered = contexts.known(RUN).grown(stored[KEPT_FROM:])
     for output in (Output(), Output(promote=("n",)), Output(inline_bytes=1024)):
-        tool = replace(HOLD, output=output, untrusted=True)
+        tools = {"x": replace(HOLD, output=output, untrusted=True)}
         texts = [
-            [view.channel() for view in views(calls, lambda _name, _version, t=tool: t)]
+            [view.channel() for view in views(calls, lambda name, _version: tools[name])]  # noqa: B023
             for calls in (stored, remembered.calls, stored)
         ]
         assert texts[0] == texts[1] == texts[2]

@@ -60,9 +60,9 @@ for _command in (withdraw, restore, withdrawn):
 def _trust(tool: dict[str, Any]) -> str:
     """Whether its output is somebody else's word, what of it planners are shown, and whether it sends out."""
     promote = tool["output"]["promote"]
-    fields = "" if promote is None else f" (shown: {', '.join(map(cut, promote)) or 'nothing'})"
-    untrusted = f", untrusted output{fields}" if tool["taints"] or fields else ""
-    return untrusted + (", sends data out" if tool["egress"] else "")
+    untrusted = ", untrusted output" if tool["taints"] else ""
+    fields = "" if promote is None else f", shown of it: {', '.join(promote) or 'nothing'}"
+    return untrusted + fields + (", sends data out" if tool["egress"] else "")
 
 
 def _show_catalogue(as_json: bool) -> None:
