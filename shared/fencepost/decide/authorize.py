@@ -93,6 +93,9 @@ def _standing_by(
         if (disabled := standing.disabled(call.tenant, one.who)) is not None:
             lost = f"{one.who}, who gave it, is disabled: {disabled}"
             continue
+        if one.who in {asked.principal, *asked.on_behalf_of}:
+            lost = f"{one.who}, who gave it, asks for it by now, by itself or by who acts for it"
+            continue
         who = standing.who(call.tenant, one.who, call.tool, fold.now)
         person = Approver(one.who, who.roles, who.on_behalf_of)
         may = approve_safely(engine, replace(asked, approvals=count), person)

@@ -101,6 +101,12 @@ def test_a_person_who_is_disabled_after_approving_has_approved_nothing(desk: Des
     _again(desk, run, call, "ann, who gave it, is disabled: left")
 
 
+def test_a_person_for_whom_the_run_acts_by_now_has_approved_nothing(desk: Desk) -> None:
+    run, call = desk.approved()
+    desk.delegate("ann", "svc:checkout")
+    _again(desk, run, call, "ann, who gave it, asks for it by now")
+
+
 @pytest.mark.parametrize(
     ("change", "code"),
     [
