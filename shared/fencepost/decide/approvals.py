@@ -239,7 +239,6 @@ def asked_request(fold: Fold, call: Call, approval: Approval, approve: bool = Tr
         egress=bool(asked.get("egress")),
         approvals=len(approval.approved) if approve else 0,
         compensates=call.compensates is not None,
-        compensates=call.compensates is not None,
     )
 
 
