@@ -11,7 +11,7 @@ the history keeps both.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -123,8 +123,3 @@ def answered(text: str | None, decision: Mapping[str, Any]) -> str:
     """The text with one decision more."""
     value = json.loads(text or '{"asked":{},"decisions":[]}')
     return body_text({"asked": value["asked"], "decisions": [*value["decisions"], decision]})
-
-
-def listed(names: Sequence[str]) -> str:
-    """Names as part of a sentence."""
-    return ", ".join(names[:-1]) + f" and {names[-1]}" if len(names) > 1 else "".join(names)

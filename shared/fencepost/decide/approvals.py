@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
 from fencepost import deadlines, operations
-from fencepost.approvals import Approval, Said, listed, read
+from fencepost.approvals import Approval, Said, read
 from fencepost.authority import (
     ApprovalNeed,
     Approver,
@@ -284,8 +284,3 @@ def _resume(fold: Fold, call: Call, approval: Approval) -> None:
 def _held_by_another(fold: Fold, call: Call, key: str) -> bool:
     held = fold.operations[key]
     return held.call != call.id and operations.held(held) and held.arguments_hash == call.arguments_hash
-
-
-def named(people: tuple[Said, ...]) -> str:
-    """Who has approved, as part of a sentence."""
-    return listed([one.who for one in people])
