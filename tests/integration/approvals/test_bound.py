@@ -235,7 +235,8 @@ def test_an_effect_is_not_being_offset_while_what_offsets_it_waits_for_a_person(
     assert desk.bench.operation(call).status == "compensating"
 
 
-def test_a_compensation_that_is_denied_is_listed_as_not_offset(desk: Desk) -> None:
+@pytest.mark.parametrize("how", ["denied", "expired"])
+def test_a_compensation_that_is_denied_or_expires_is_listed_as_not_offset(desk: Desk, how: str) -> None:
     desk.policy.grants = (Grant("svc:*", ("wallet.debit",)), asking("wallet.refund"))
     run = desk.run()
     call = desk.bench.debit(run, desk.bench.order())
@@ -243,7 +244,11 @@ def test_a_compensation_that_is_denied_is_listed_as_not_offset(desk: Desk) -> No
     desk.bench.cancel(run)
     desk.bench.ahead(5)
     _, back = desk.bench.offset(run)
-    assert desk.say(back, approve=False) == c.Done("REJECTED")
+    if how == "denied":
+        assert desk.say(back, approve=False) == c.Done("REJECTED")
+    else:
+        desk.bench.ahead(24 * 3600)
+        assert desk.honest_claim(run, back) == c.Done("REJECTED")
     desk.bench.one(desk.bench.claim_stopped(run))
     assert desk.bench.status(run) == "STOPPED"
     (left,) = desk.bench.events(run)[-1].data["not_offset"]

@@ -4,9 +4,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import pytest
+
 from fencepost import commands as c
 from fencepost.approvals import read
 from fencepost.authority import Grant
+from fencepost.outcomes import Applied
 from tests.integration.approvals.desk import REFUND, USUAL, Desk, Policy, asking
 
 # -- asking ------------------------------------------------------------------------------------------------
@@ -161,6 +164,28 @@ def test_a_denial_is_final_stops_the_run_and_is_told_in_so_many_words(desk: Desk
     assert desk.bench.row(call) is None
     assert "ann" in desk.refused(call, "bob")
     assert desk.attempts(run) == 0
+
+
+@pytest.mark.parametrize("on_stop", ["compensate", "leave"])
+def test_a_denial_lets_what_is_in_flight_settle_and_offsets_what_was_done(desk: Desk, on_stop: str) -> None:
+    desk.policy.grants = (asking("mail.send"), Grant("svc:*", ("wallet.*",)))
+    run, order = desk.run(on_stop=on_stop), desk.bench.order()
+    sent, waiting = desk.bench.plan(run, ("wallet.debit", {"order": order}), ("mail.send", {"order": order}))
+    send, term = desk.bench.dispatch(run, sent)
+    assert desk.say(waiting, approve=False) == c.Done("REJECTED")
+    assert desk.bench.status(run) == "STOPPING"
+    desk.bench.record(send, term, Applied('{"id":"d-1"}', "d-1"))
+    assert desk.bench.status(run) == ("COMPENSATING" if on_stop == "compensate" else "STOPPED")
+    assert desk.bench.run(run).stop_reason == "authorization_denied"
+
+
+def test_a_denial_of_the_last_open_call_stops_the_run_at_once_and_offsets_what_was_done(desk: Desk) -> None:
+    desk.policy.grants = (asking("mail.send"), Grant("svc:*", ("wallet.*",)))
+    run, order = desk.run(), desk.bench.order()
+    done, waiting = desk.bench.plan(run, ("wallet.debit", {"order": order}), ("mail.send", {"order": order}))
+    desk.bench.succeed(run, done)
+    assert desk.say(waiting, approve=False) == c.Done("REJECTED")
+    assert desk.bench.status(run) == "COMPENSATING"
 
 
 def test_a_denial_of_what_is_not_required_goes_back_to_the_planner(desk: Desk) -> None:
