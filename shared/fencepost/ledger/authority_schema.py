@@ -78,8 +78,8 @@ withdrawn = Table(
     PrimaryKeyConstraint("tool", "version"),
 )
 
-# Every change of a principal, a delegation or a withdrawal, as Postgres itself notes it: the row after it (or,
-# of one that is gone, before), whose login it was, and who that person says to be, and why.
+# Every change of a principal, a delegation or a withdrawal, as Postgres itself notes it: the row after it
+# (or, of one that is gone, before), whose login it was, and who that person says to be, and why.
 authority_changes = Table(
     "authority_changes",
     metadata,

@@ -1,5 +1,6 @@
-"""What Postgres refuses of policies: what was once in force is never edited, and is never forgotten. And how it
-notes who changed what of principals, delegations and withdrawn tools, whichever way they did it.
+"""What Postgres refuses of policies: what was once in force is never edited, and is never forgotten.
+
+And how it notes who changed what of principals, delegations and withdrawn tools, whichever way they did it.
 """
 
 from __future__ import annotations
