@@ -43,8 +43,11 @@ class Grant:
         return any(matches(pattern, tool) for pattern in self.tools)
 
     def needed(self, request: AuthorizationRequest) -> int:
-        """How many persons must approve this request."""
-        careful = request.tainted and (request.egress or request.effect is Effect.IRREVERSIBLE)
+        """How many persons must approve this request. What offsets an effect is proposed by the tool that had
+        it, not by whoever has read something.
+        """
+        grave = request.egress or request.effect is Effect.IRREVERSIBLE
+        careful = request.tainted and grave and not request.compensates
         return max(self.approvals, 1 if careful and not self.tainted else 0)
 
     @property
