@@ -119,6 +119,8 @@ def lines(one: Waiting, now: datetime) -> Iterator[str]:
     for said in approval.said:
         yield f"  {_said(said)}"
     yield f"effect     {str(asked['effect']).upper()}{', sends data out' if asked.get('egress') else ''}"
+    if one.compensates:
+        yield "purpose    it offsets an earlier effect of its run"
     if (told := amount(asked.get("amount"))) is not None:
         yield f"amount     {told}"
     if asked.get("resource"):

@@ -11,13 +11,16 @@ import pytest
 from fencepost import commands as c
 from fencepost.approvals import read
 from fencepost.authority import Grant
+from fencepost.ledger import approvals as reading
 from fencepost.ledger import epochs
 from fencepost.ledger.connect import connect
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from fencepost.wire import Request
 from fencepost_ops.checker import check
+from fencepost_ops.commands.asked import lines
 from tests.integration.approvals.desk import REFUND, USUAL, Desk, asking
+from tests.integration.ledger_bench import TENANT
 
 LOST = Unsure("timeout", "the answer was lost")
 _ABSENT = Answer.ABSENT
@@ -204,6 +207,10 @@ def test_a_compensation_may_wait_for_a_person_and_its_own_deadline_begins_with_t
     desk.bench.cancel(run)
     desk.bench.ahead(5)
     forward, back = desk.bench.offset(run)
+    with connect(desk.bench.database.dsns["reader"], "test", autocommit=True) as reader:
+        asked = reading.asked(reader, TENANT, back)
+        assert asked is not None
+        assert "purpose    it offsets an earlier effect of its run" in list(lines(asked, desk.bench.now()))
     assert (forward, desk.bench.state(back)) == (call, "AWAITING_APPROVAL")
     assert desk.bench.operation(call).status == "completed"
     desk.bench.ahead(3600)  # far beyond reconcile_for, which has not begun
