@@ -7,13 +7,22 @@ from typing import Any
 import pytest
 
 from fencepost.contracts import Effect
+from fencepost.outbound import OutboundRefused, outbound
 from fencepost.outcomes import Answered, Lost, Sent
 from fencepost.tools import Response, StoredRequest, Tool
 from fencepost_workers.tools import redirects
 from tests.typing.user_code import debit
 
 HERE = "https://a.example/x/y?q=1"
-TOLD: dict[str, Any] = {"capability": ("Fencepost-Capability", "token"), "key": "key-1", "kind": "effect"}
+RULES = outbound("https://a.example", ("b.example", "c.example"), ())
+OWN = (("Authorization", "Bearer geheim"),)
+TOLD: dict[str, Any] = {
+    "allowed": RULES,
+    "headers": OWN,
+    "capability": ("Fencepost-Capability", "token"),
+    "key": "key-1",
+    "kind": "effect",
+}
 
 
 class Wire:
@@ -51,7 +60,26 @@ def test_to_another_origin_goes_the_url_alone() -> None:
     assert wire.sent[0][1] == TOLD
     stored, how = wire.sent[1]
     assert stored == StoredRequest("GET", "https://b.example/z")
-    assert how == {"capability": None, "key": None, "kind": "effect"}
+    assert how == {
+        "allowed": outbound(None, ("b.example", "c.example"), ()),
+        "headers": (),
+        "capability": None,
+        "key": None,
+        "kind": "effect",
+    }
+
+
+def test_back_from_another_origin_nothing_goes_along_and_the_base_url_stays_closed() -> None:
+    _, wire = followed(to("https://b.example/z"), to("https://a.example/admin"), OK)
+    stored, how = wire.sent[2]
+    assert (stored, how["headers"]) == (StoredRequest("GET", "https://a.example/admin"), ())
+    with pytest.raises(OutboundRefused, match="not among the hosts"):
+        how["allowed"].admit(stored.target)
+
+
+def test_to_the_same_origin_the_dependencys_own_headers_may_go_along() -> None:
+    _, wire = followed(to("/z"), OK)
+    assert (wire.sent[1][1]["headers"], wire.sent[1][1]["allowed"]) == (OWN, RULES)
 
 
 def test_to_the_same_origin_the_stored_headers_go_along() -> None:
