@@ -179,7 +179,8 @@ def test_a_counter_that_is_not_locked_lets_nothing_go(bench: Bench, monkeypatch:
 
 def test_a_policy_that_cannot_be_used_has_no_allowances_and_denies_everything(bench: Bench) -> None:
     engines = Engines()
-    engines.add(7, "{}")
+    unusable = engines.add(7, "{}")
     known = replace(bench.known, engines=engines, allowances=(Allowance(id=name(), count=1),))
-    assert allow.in_force(known, replace(EVERYBODY, policies={TENANT: 7}), TENANT) == ()
+    standing = replace(EVERYBODY, policies={TENANT: 7}, engines={7: unusable})
+    assert allow.in_force(known, standing, TENANT) == ()
     assert allow.in_force(known, EVERYBODY, TENANT) == known.allowances

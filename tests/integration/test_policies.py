@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from fencepost import commands as c
+from fencepost.authority import Authority
 from fencepost.authority.bundle import read_bundle
 from fencepost.authority.inforce import Engines
 from fencepost.authority.vocabulary import vocabulary
@@ -168,6 +169,33 @@ def test_a_policy_that_cannot_be_read_lets_nothing_out(bench: Bench, operator: C
     kind, said = last_decision(bench, run)
     assert (kind, said["code"]) == ("AuthorizationDenied", "policy_error")
     assert "policy 2 cannot be used" in str(said["reason"])
+
+
+class Forgetful(Engines):
+    """Forgets an engine once it was compiled or asked for: other tenants' policies have come between."""
+
+    def engine(self, version: int) -> Authority | None:
+        found = super().engine(version)
+        self._found.clear()
+        return found
+
+    def add(self, version: int, bundle: str) -> Authority:
+        made = super().add(version, bundle)
+        self._found.clear()
+        return made
+
+
+def test_a_policy_that_is_forgotten_meanwhile_decides_all_the_same(
+    bench: Bench, operator: Connection
+) -> None:
+    bench.ledger = bench.ledger_as("worker", engines=Forgetful())
+    limited = replace(bundle(LOOSE), allowances=({"id": "once", "count": 1},))
+    policies.publish(operator, limited, tenant=policies.ALL, by="ann", note="n")
+    runs = [bench.start() for _ in range(2)]
+    calls = [bench.debit(run, bench.order()) for run in runs]
+    assert isinstance(bench.one(bench.claim_call(runs[0], calls[0])), c.Send)
+    assert bench.one(bench.claim_call(runs[1], calls[1])) == c.Done("REJECTED")
+    assert last_decision(bench, runs[1])[1]["code"] == "allowance_exceeded"
 
 
 # -- the command line -----------------------------------------------------------------------------------

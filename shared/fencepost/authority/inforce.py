@@ -24,8 +24,8 @@ from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 
 KEPT: Final = 256
-"""Versions known at once: more than the tenants of any one batch, whose versions are all needed together. A
-compiled bundle takes some hundred kilobytes; versions with the same text share it.
+"""Versions known at once; beyond them each batch compiles what it needs anew. A compiled bundle takes some
+hundred kilobytes; versions with the same text share it.
 """
 
 
@@ -74,7 +74,7 @@ class Engines:
                 self._found.move_to_end(version)
             return engine
 
-    def add(self, version: int, bundle: str) -> None:
+    def add(self, version: int, bundle: str) -> Authority:
         """Compile a version's bundle. One that cannot be compiled denies everything, and says why."""
         engine = self._made(version, bundle)
         with self._lock:
@@ -82,6 +82,7 @@ class Engines:
             self._found.move_to_end(version)
             while len(self._found) > self._kept:
                 self._found.popitem(last=False)
+        return engine
 
     def _made(self, version: int, bundle: str) -> Authority:
         try:

@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Final
 
 from fencepost.authority.allowlist import matches
+from fencepost.authority.decisions import Authority
 
 MAX_LINKS: Final = 4
 """Delegations in a chain at most: longer ones are not looked for."""
@@ -54,13 +55,18 @@ class Who:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What was read: policies in force by tenant, principals, delegations, withdrawn tool versions."""
+    """What was read: policies in force by tenant, principals, delegations, withdrawn tool versions.
+
+    `engines` are those of these policies, by version, held for as long as they decide: what this process
+    forgets meanwhile is not forgotten here. One that is missing could not be loaded, and nothing is allowed.
+    """
 
     policies: Mapping[str, int] = field(default_factory=dict)
     principals: Mapping[tuple[str, str], Principal] = field(default_factory=dict)
     delegations: tuple[Delegation, ...] = ()
     withdrawn: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """By tool and version, why."""
+    engines: Mapping[int, Authority] = field(default_factory=dict)
 
     def disabled(self, tenant: str, principal: str) -> str | None:
         """Why the principal may have nothing done; None if it may."""

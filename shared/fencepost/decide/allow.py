@@ -25,7 +25,7 @@ def in_force(known: Known, standing: Standing, tenant: str) -> tuple[Allowance, 
     version = standing.policies.get(tenant)
     if version is None or known.engines is None:
         return known.allowances
-    return tuple(getattr(known.engines.engine(version), "allowances", ()))
+    return tuple(getattr(standing.engines.get(version), "allowances", ()))
 
 
 def wanted(

@@ -115,10 +115,10 @@ def request_digest(call: Call, request: str | None) -> str | None:
 
 def engine_of(fold: Fold, tenant: str) -> Authority | None:
     """The engine in force for a tenant; None if its policy is not compiled here."""
-    version, engines = fold.standing.policies.get(tenant), fold.known.engines
-    if version is None or engines is None:
+    version = fold.standing.policies.get(tenant)
+    if version is None or fold.known.engines is None:
         return fold.known.authority
-    return engines.engine(version)
+    return fold.standing.engines.get(version)
 
 
 def request_of(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -> AuthorizationRequest:

@@ -71,7 +71,7 @@ class Engines(Protocol):
         """The engine of a version; None if it has to be added first."""
         ...
 
-    def add(self, version: int, bundle: str) -> None:
+    def add(self, version: int, bundle: str) -> Authority:
         """Compile a version's bundle. One that cannot be compiled denies everything, and says why."""
         ...
 

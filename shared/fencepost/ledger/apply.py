@@ -12,11 +12,13 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 import psycopg
 
 from fencepost import commands as c
+from fencepost.authority import Authority
 from fencepost.breaker import Health, State
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Known
@@ -107,37 +109,42 @@ class Ledger:
     def _load(self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command]) -> Loaded:
         """Load a batch; twice, as a rule, when a dependency has fallen ill since this process last looked."""
         watched = (self._known.limited | self._ill) & health.hinted(batch)
-        learnt: set[int] = set()
+        learnt: dict[int, Authority | None] = {}
         while True:
             loaded = load(connection, pipeline, batch, self._worker_ttl, watched)
             ill = {scope for scope, held in loaded.dependencies.items() if not held.well}
             if ill != self._ill & loaded.dependencies.keys():
                 self._ill = (self._ill - loaded.dependencies.keys()) | ill
             unlocked = loaded.unlocked(batch, self._known)
-            strange = self._strange(loaded) - learnt  # one that was evicted since denies, and ends the loop
+            strange = self._hold(loaded, learnt) - learnt.keys()  # what is not to be had denies, once
             ready = not unlocked and not strange
             if ready and allowances.lock(connection, pipeline, batch, loaded, self._known):
                 return loaded
             watched |= unlocked
             connection.rollback()
             if strange:
-                self._learn(connection, strange)
-                learnt |= strange
+                learnt |= dict.fromkeys(strange) | self._learn(connection, strange)
 
-    def _strange(self, loaded: Loaded) -> set[int]:
-        """Versions of policies in force that this process has not compiled yet."""
-        engines = self._known.engines
-        if engines is None:
+    def _hold(self, loaded: Loaded, learnt: Mapping[int, Authority | None]) -> set[int]:
+        """Hold the engines of the policies in force for this batch; the versions not compiled here yet.
+
+        Other batches may have this process forget one at any moment, so each is looked for once.
+        """
+        engines, versions = self._known.engines, set(loaded.standing.policies.values())
+        if engines is None or not versions:
             return set()
-        return {v for v in loaded.standing.policies.values() if engines.engine(v) is None}
+        found = {version: learnt.get(version) or engines.engine(version) for version in versions}
+        held = {version: engine for version, engine in found.items() if engine is not None}
+        loaded.standing = replace(loaded.standing, engines=held)
+        return versions - held.keys()
 
-    def _learn(self, connection: Connection, versions: set[int]) -> None:
+    def _learn(self, connection: Connection, versions: set[int]) -> dict[int, Authority]:
         """Compile policies beside any transaction: that may take a while, and holds up nobody."""
         engines = self._known.engines
         assert engines is not None
-        for version, bundle in connection.execute(READ_BUNDLES, [sorted(versions)]).fetchall():
-            connection.rollback()
-            engines.add(version, bundle)
+        bundles = connection.execute(READ_BUNDLES, [sorted(versions)]).fetchall()
+        connection.rollback()
+        return {version: engines.add(version, bundle) for version, bundle in bundles}
 
 
 def _tell(before: Mapping[str, Health], after: Mapping[str, Health]) -> None:
