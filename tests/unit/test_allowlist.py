@@ -27,6 +27,8 @@ REQUEST = AuthorizationRequest(
 )
 HOUR = timedelta(hours=1)
 PAY = ("bank.pay",)
+ONE = Grant("svc:*", PAY, approvals=1, approvers=("ann",), within=HOUR)
+TWO = Grant("svc:*", PAY, approvals=2, approvers=("ann", "bob"), within=HOUR)
 
 
 def decided(*grants: Grant, **changes: Any) -> bool | ApprovalNeed | None:
@@ -50,10 +52,12 @@ def decided(*grants: Grant, **changes: Any) -> bool | ApprovalNeed | None:
         (Grant("*", PAY), {"principal": "anybody"}, True),
         (Grant("clerk:eve", PAY), {}, None),
         (Grant("clerk:eve", PAY), {"on_behalf_of": ("clerk:eve",)}, True),
-        (Grant("svc:*", PAY, approvals=1, within=HOUR), {}, ApprovalNeed(1, HOUR)),
-        (Grant("svc:*", PAY, approvals=1, within=HOUR), {"approvals": 1}, True),
-        (Grant("svc:*", PAY, approvals=2, within=HOUR), {"approvals": 1}, ApprovalNeed(2, HOUR)),
-        (Grant("svc:*", PAY, approvals=2, within=HOUR), {"approvals": 2}, True),
+        (ONE, {}, ApprovalNeed(1, HOUR)),
+        (ONE, {"approvals": 1}, True),
+        (TWO, {"approvals": 1}, ApprovalNeed(2, HOUR)),
+        (TWO, {"approvals": 2}, True),
+        # Nobody waits for whom no grant names.
+        (Grant("svc:*", PAY, approvals=1, within=HOUR), {}, None),
     ],
 )
 def test_a_grant_is_for_whom_it_names_and_asks_for_so_many(
@@ -64,7 +68,8 @@ def test_a_grant_is_for_whom_it_names_and_asks_for_so_many(
 
 @pytest.mark.parametrize("grave", [{"effect": Effect.IRREVERSIBLE}, {"egress": True}])
 def test_after_untrusted_output_what_is_grave_takes_a_person(grave: dict[str, Any]) -> None:
-    usual = Grant("svc:*", PAY)
+    usual = Grant("svc:*", PAY, approvers=("ann",))
+    assert decided(replace(usual, approvers=()), tainted=True, **grave) is None
     assert decided(usual, **grave) is True
     assert decided(usual, tainted=True) is True
     assert decided(usual, tainted=True, **grave) == ApprovalNeed()
@@ -74,9 +79,9 @@ def test_after_untrusted_output_what_is_grave_takes_a_person(grave: dict[str, An
 
 
 def test_of_several_grants_the_one_that_asks_least_decides() -> None:
-    two, one = Grant("svc:*", PAY, approvals=2), Grant("*", PAY, approvals=1, within=HOUR)
-    assert decided(two, one) == ApprovalNeed(1, HOUR)
-    assert decided(two, one, Grant("svc:web", ("bank.*",))) is True
+    assert decided(TWO, ONE) == ApprovalNeed(1, HOUR)
+    assert decided(TWO, replace(ONE, approvers=())) == ApprovalNeed(2, HOUR)
+    assert decided(TWO, ONE, Grant("svc:web", ("bank.*",))) is True
 
 
 @pytest.mark.parametrize(

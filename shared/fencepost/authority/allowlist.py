@@ -90,17 +90,25 @@ class AllowList:
             if grant.needed(request) <= request.approvals:
                 return AuthorizationDecision(True, "granted", self.version, (grant.label,))
         if covering:
-            least = min(covering, key=lambda grant: grant.needed(request))
-            need = ApprovalNeed(least.needed(request), least.within)
-            why = "the run has read untrusted output" if least.approvals < need.count else "its grant says so"
-            reason = f"{request.tool} needs {_persons(need.count)} to approve it: {why}"
-            label = (least.label,)
-            return AuthorizationDecision(False, reason, self.version, label, "approval_required", need)
+            return self._asks(request, covering)
         who, where = sanitize(request.principal, 80), sanitize(request.tenant, 80)
         reason = f"no grant lets {who} use {request.tool} in {where}"
         if request.effect is Effect.IRREVERSIBLE:
             reason += "; an irreversible tool must be granted by its exact name"
         return AuthorizationDecision(False, reason, self.version, code="policy_denied")
+
+    def _asks(self, request: AuthorizationRequest, covering: list[Grant]) -> AuthorizationDecision:
+        """Persons are asked by the grant that asks least of those that name any: nobody waits for nobody."""
+        askable = [grant for grant in covering if grant.approvers]
+        least = min(askable or covering, key=lambda grant: grant.needed(request))
+        count = least.needed(request)
+        why = "the run has read untrusted output" if least.approvals < count else "its grant says so"
+        reason, label = f"{request.tool} needs {_persons(count)} to approve it: {why}", (least.label,)
+        if not askable:
+            reason += "; its grant names nobody who may: allow(..., approvers=[...])"
+            return AuthorizationDecision(False, reason, self.version, label, "policy_denied")
+        need = ApprovalNeed(count, least.within)
+        return AuthorizationDecision(False, reason, self.version, label, "approval_required", need)
 
     def may_approve(self, request: AuthorizationRequest, approver: Approver) -> AuthorizationDecision:
         """Whoever fits the approvers of a grant that covers the call; never who asks for it, in whatever
