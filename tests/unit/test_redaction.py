@@ -1,10 +1,12 @@
 """What a worker logs holds no credential it has used, however it came there."""
 
+import json
 import logging
 import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -131,3 +133,16 @@ def test_the_last_ones_are_known_and_use_keeps_them_known() -> None:
     for one in (first, second, first, third):
         known.learn(one)
     assert known.hide("secret-number-0 secret-number-1 secret-number-2") == "*** secret-number-1 ***"
+
+
+@pytest.mark.parametrize("value", ["six-ch", CANARY, "пароль-ключ", 'quo"te\\back slash'])
+def test_among_many_each_is_found_however_it_is_spelled(value: str) -> None:
+    known = Redaction()
+    for number in range(50):
+        known.learn(canary(f"other-secret-{number}"))
+    known.learn(canary(value))
+    spellings = {value, json.dumps(value), json.dumps(json.dumps(value)), quote(value, safe="")}
+    spellings.add(value.encode().decode("latin-1"))
+    for spelled in spellings:
+        assert known.hide(f"a{spelled}z") != f"a{spelled}z", spelled
+    assert known.hide(value[:-1]) == value[:-1]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Any, Final
 
-from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools.credentials import LEAST_CHARS, Credentials
 from fencepost_workers.tools.spellings import readings
 
 log = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ class Redaction:
         with self._lock:
             known = list(self._known.values())
         texts = (text, *readings(text))  # once for all: undoing escapes is what costs
+        begun = _begun(texts, frozenset[str]().union(*(one.starts for one in known)))
         for one in known:
-            if one.found_in(texts):
+            if not one.starts.isdisjoint(begun) and one.found_in(texts):
                 text = one.hide(text)
         return text
 
@@ -66,6 +68,16 @@ class Redaction:
             record.exc_info = None
         if record.stack_info:
             record.stack_info = self.hide(record.stack_info)
+
+
+def _begun(texts: Iterable[str], starts: frozenset[str]) -> set[str]:
+    """Which of these beginnings occur: one walk through the texts, however many values are known."""
+    return {
+        start
+        for text in texts
+        for at in range(len(text) - LEAST_CHARS + 1)
+        if (start := text[at : at + LEAST_CHARS]) in starts
+    }
 
 
 PROCESS: Final = Redaction()

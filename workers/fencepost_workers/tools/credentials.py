@@ -33,13 +33,17 @@ _TELLING: Final = re.compile(
 
 
 class Credentials:
-    """The credentials of one dependency, replaced by `***` wherever they come back."""
+    """The credentials of one dependency, replaced by `***` wherever they come back.
+
+    `starts`: the first `LEAST_CHARS` characters of all that is looked for.
+    """
 
     def __init__(self, values: Iterable[str], encoded: Iterable[str] = ()) -> None:
         self._encoded = frozenset(encoded)
         told = {value for value in values if len(value) >= LEAST_CHARS} | self._encoded
         self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
         self._sought = tuple({spelling: None for value in self._values for spelling in spelled(value)})
+        self.starts = frozenset(spelling[:LEAST_CHARS] for spelling in self._sought)
 
     def __repr__(self) -> str:
         return f"<{len(self._values)} credentials>"
