@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.authority import (
     AllowList,
+    ApprovalNeed,
     AuthorizationDecision,
     AuthorizationRequest,
     Grant,
@@ -109,6 +110,27 @@ def test_an_engine_that_raises_denies() -> None:
 @pytest.mark.parametrize("answer", [None, True, "yes", AuthorizationDecision("yes", "", "1")])  # type: ignore[arg-type]
 def test_anything_but_a_decision_denies(answer: Any) -> None:
     assert not decide_safely(Careless(answer), REQUEST).allowed
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"reason": None},
+        {"policy_version": None},
+        {"policy_version": "7\0"},
+        {"policy_version": "\ud800"},
+        {"code": 7},
+        {"deciding": None},
+        {"deciding": "r1"},
+        {"deciding": (object(),)},
+        {"allowed": False, "approval": True},
+        {"allowed": False, "approval": ApprovalNeed(count="two")},  # type: ignore[arg-type]
+        {"allowed": False, "approval": ApprovalNeed(within=60)},  # type: ignore[arg-type]
+    ],
+)
+def test_a_decision_that_the_ledger_could_not_keep_denies(parts: dict[str, Any]) -> None:
+    decision = decide_safely(Careless(replace(AuthorizationDecision(True, "because", "7"), **parts)), REQUEST)
+    assert (decision.allowed, decision.code, decision.approval) == (False, "policy_error", None)
 
 
 def test_a_proper_decision_passes_unchanged() -> None:

@@ -127,11 +127,24 @@ def _safely(ask: Callable[[], object]) -> AuthorizationDecision:
         decision = ask()
     except Exception as error:  # noqa: BLE001 - an engine that fails must deny, however it fails
         return _failed(f"policy engine failed: {type(error).__name__}: {sanitize(error, 200)}")
-    if not isinstance(decision, AuthorizationDecision) or not isinstance(decision.allowed, bool):
+    if not isinstance(decision, AuthorizationDecision) or not _is_whole(decision):
         return _failed("policy engine gave no decision")
     if decision.allowed and decision.approval is not None:
         return _failed("policy engine allowed what it says needs an approval")
     return decision if decision.allowed or decision.code else replace(decision, code="policy_denied")
+
+
+def _is_whole(decision: Any) -> bool:
+    """Whether its parts are what the ledger can keep: an engine may be anybody's function."""
+    need, texts = decision.approval, (decision.reason, decision.policy_version, decision.code)
+    if not isinstance(decision.allowed, bool) or not isinstance(decision.deciding, tuple):
+        return False
+    if not all(isinstance(text, str) for text in (*texts, *decision.deciding)):
+        return False
+    asks = need is None or (
+        isinstance(need, ApprovalNeed) and type(need.count) is int and isinstance(need.within, timedelta)
+    )
+    return asks and bool(decision.policy_version.isprintable())
 
 
 def _failed(reason: str) -> AuthorizationDecision:
