@@ -17,6 +17,7 @@ from fencepost import App, Attempt, Context, Contract, Dedupes, Effect, Lookup, 
 from fencepost.capabilities import jwks_of, read_keys, verify, write_key
 from fencepost.commands import Send
 from fencepost.contracts import FirstFailure
+from fencepost.decide import dispatch
 from fencepost.money import Money
 from fencepost.states import Queue
 from fencepost.tools import StoredRequest
@@ -350,3 +351,16 @@ def test_a_claim_whose_answer_was_lost_gives_the_same_capability_again(vault: Va
     assert replace(second.capability, issued_at=issued, expires_at=expires) == first.capability
     assert first.capability.limit == Money(currency="EUR", amount_minor=100, scale=2)
     assert (first.capability.attempt, first.capability.fence) == (1, claim.term.fence)
+
+
+def test_a_python_tool_without_a_capability_is_not_called(
+    vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = len(vault.handed)
+    monkeypatch.setattr(dispatch, "granted", lambda *_: None)
+    vault.shop.sql("SELECT fencepost.enqueue_run('t', 'bare', 'note', 1, 'svc:x', %s, interval '60 s')", "{}")
+    vault.step(Queue.PLANNER)
+    vault.step(Queue.DISPATCHER)
+    assert (vault.call("state"), vault.call("attempts")) == ("INTENT_RECORDED", 1)
+    assert "its claim gave no capability" in vault.call("error")
+    assert len(vault.handed) == called

@@ -158,6 +158,8 @@ def _capability(
     role: Role, tool: Tool, order: c.Send, stored: StoredRequest | None
 ) -> tuple[str, str] | None:
     """The header with the capability of what will be sent, for who asks for one; UsageError."""
+    if stored is None and order.capability is None:
+        raise UsageError("its claim gave no capability, and nothing is handed to a tool without one")
     if stored is None or tool.dependency.capability_header is None:
         return None
     if role.worker.signer is None:
