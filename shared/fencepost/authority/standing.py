@@ -73,8 +73,12 @@ class Standing:
         known = self.principals.get((tenant, principal))
         return known.reason or "no reason was given" if known is not None and known.disabled else None
 
-    def who(self, tenant: str, principal: str, tool: str, now: datetime) -> Who:
-        """The principal as it stands for this tool; delegations are followed from it, nearest first."""
+    def who(
+        self, tenant: str, principal: str, tool: str, now: datetime, *, without: frozenset[str] = frozenset()
+    ) -> Who:
+        """The principal as it stands for this tool; delegations are followed from it, nearest first, but none
+        of those `without`.
+        """
         own = self.principals.get((tenant, principal), Principal())
         roles, links, behind = dict.fromkeys(own.roles), list[str](), [principal]
         reached = [principal]
@@ -82,7 +86,9 @@ class Standing:
             further: list[str] = []
             for one in self.delegations:
                 known = one.tenant == tenant and one.delegate in reached and one.principal not in behind
-                if not known or not one.valid(now, tool) or self.disabled(tenant, one.principal) is not None:
+                if not known or one.principal in without or not one.valid(now, tool):
+                    continue
+                if self.disabled(tenant, one.principal) is not None:
                     continue
                 further.append(one.principal)
                 behind.append(one.principal)

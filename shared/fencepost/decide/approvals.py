@@ -182,12 +182,14 @@ def _may(fold: Fold, call: Call, approval: Approval, command: DecideApproval) ->
     if (why := standing.disabled(tenant, who)) is not None:
         return f"{who} is disabled: {why}"
     judged = asked_request(fold, call, approval, command.approve)
-    if command.approve and (why := _not_again(approval, judged, command)) is not None:
+    acts_for = standing.who(tenant, who, call.tool, fold.now).on_behalf_of
+    if command.approve and (why := _not_again(approval, judged, command, acts_for)) is not None:
         return why
     engine = engine_of(fold, tenant)
     if engine is None:
         return f"policy version {standing.policies[tenant]} could not be loaded here"
-    found = standing.who(tenant, who, call.tool, fold.now)
+    others = frozenset(one.who for one in approval.approved) if command.approve else frozenset[str]()
+    found = standing.who(tenant, who, call.tool, fold.now, without=others)
     decision = approve_safely(engine, judged, Approver(who, found.roles, found.on_behalf_of))
     if not decision.allowed:
         return f"{decision.reason} (policy {decision.policy_version})"
@@ -199,9 +201,11 @@ def _may(fold: Fold, call: Call, approval: Approval, command: DecideApproval) ->
     }
 
 
-def _not_again(approval: Approval, judged: AuthorizationRequest, command: DecideApproval) -> str | None:
+def _not_again(
+    approval: Approval, judged: AuthorizationRequest, command: DecideApproval, acts_for: tuple[str, ...]
+) -> str | None:
     who = command.by
-    if who in {judged.principal, *judged.on_behalf_of}:
+    if not {who, *acts_for}.isdisjoint({judged.principal, *judged.on_behalf_of}):
         return f"{who} asks for it, by itself or by who acts for it; another person has to approve it"
     if any(one.who == who for one in approval.approved):
         return f"{who} has approved it already; another person has to approve it as well"

@@ -87,16 +87,21 @@ def _approved(
 def _standing_by(
     fold: Fold, call: Call, approval: Approval, engine: Authority, asked: AuthorizationRequest
 ) -> tuple[int, str | None]:
-    """How many of those who have approved may do so now, and why one of them may not."""
+    """How many of those who have approved may do so now, and why one of them may not.
+
+    Each of them by another authority than the others': whoever acts for one of them is no second person.
+    """
     count, lost, standing = 0, None, fold.standing
+    people = frozenset(one.who for one in approval.approved)
     for one in approval.approved:
         if (disabled := standing.disabled(call.tenant, one.who)) is not None:
             lost = f"{one.who}, who gave it, is disabled: {disabled}"
             continue
-        if one.who in {asked.principal, *asked.on_behalf_of}:
+        acts_for = standing.who(call.tenant, one.who, call.tool, fold.now).on_behalf_of
+        if not {one.who, *acts_for}.isdisjoint({asked.principal, *asked.on_behalf_of}):
             lost = f"{one.who}, who gave it, asks for it by now, by itself or by who acts for it"
             continue
-        who = standing.who(call.tenant, one.who, call.tool, fold.now)
+        who = standing.who(call.tenant, one.who, call.tool, fold.now, without=people)
         person = Approver(one.who, who.roles, who.on_behalf_of)
         may = approve_safely(engine, replace(asked, approvals=count), person)
         if may.allowed:

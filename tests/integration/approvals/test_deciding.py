@@ -239,6 +239,23 @@ def test_two_persons_are_two_names_under_two_logins(desk: Desk) -> None:
     assert desk.policy.seen[-1].approvals == 2
 
 
+def test_who_acts_for_one_of_them_is_no_second_person(desk: Desk) -> None:
+    desk.policy.grants = (asking("wallet.debit", count=2), REFUND)
+    desk.delegate("ann", "carl")
+    run, call = desk.asked()
+    assert desk.say(call, "ann") == c.Done("AWAITING_APPROVAL")
+    by_bobs_login: Any = {"through": "bob", "login": desk.logins["bob"]}
+    assert "no grant lets carl approve" in desk.refused(call, "carl", **by_bobs_login)
+    desk.delegate("ann", "bob")  # who may approve by a right of his own
+    assert desk.say(call, "bob") == c.Done("INTENT_RECORDED")
+    assert isinstance(desk.honest_claim(run, call), c.Send)
+    _, other = desk.asked()
+    assert desk.say(other, "carl", **by_bobs_login) == c.Done("AWAITING_APPROVAL")
+    assert desk.say(other, "ann") == c.Done("INTENT_RECORDED")
+    assert desk.honest_claim(desk.bench.call(other).run, other) == c.Done("AWAITING_APPROVAL")
+    assert desk.attempts(desk.bench.call(other).run) == 0
+
+
 def test_one_of_two_persons_is_enough_to_deny(desk: Desk) -> None:
     desk.policy.grants = (asking("wallet.debit", count=2), REFUND)
     _, call = desk.asked()
