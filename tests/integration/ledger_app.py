@@ -77,7 +77,7 @@ def bench_app() -> App:
     _add_prices(app)
     _add_limited(app)
     app.allow("svc:*", tools=["narrow.*", "paced.*"])
-    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send", "shelf.*"])
+    app.allow("svc:*", tools=["wallet.*", "slow.*", "mail.send", "shelf.*"], approvers=["person:*"])
     return app
 
 
