@@ -217,3 +217,35 @@ def test_what_commits_after_a_batch_was_made_counts_in_that_batch(queue: Queue) 
     answers = bench.ledger.apply(claims)
     assert not any(isinstance(answer, c.Send) for answer in answers)
     assert [bench.state(call) for call in calls] == ["REJECTED"] * 2
+
+
+@pytest.mark.parametrize("roles", ["clerk", "null", '"clerk"', "[1]", "{}"])
+def test_roles_written_by_hand_that_are_none_disable_their_principal_alone(queue: Queue, roles: str) -> None:
+    bench = queue.bench
+    found = bench.producer.execute(
+        "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc:other', '{}', interval '60 s', '{}')",
+        [TENANT, bench.order()],
+    ).fetchone()
+    assert found is not None
+    runs = [bench.start(), UUID(str(found[0]))]
+    calls = [bench.debit(run, bench.order()) for run in runs]
+    queue.operator.execute(
+        "INSERT INTO fencepost.principals (tenant, principal, roles, changed_at, changed_by)"
+        " VALUES (%s, %s, %s, fencepost.now(), 'ann')",
+        [TENANT, WHO, roles],
+    )
+    claims = [bench.claim_call(run, call) for run, call in zip(runs, calls, strict=True)]
+    denied, sent = bench.ledger.apply(claims)
+    assert (denied, type(sent)) == (c.Done("REJECTED"), c.Send)
+    assert "its roles in the ledger are no list of names" in str(bench.call(calls[0]).error)
+
+
+def test_a_delegation_written_by_hand_may_have_no_beginning_and_no_end(queue: Queue) -> None:
+    queue.operator.execute(
+        "INSERT INTO fencepost.delegations (tenant, id, principal, delegate, since, until, made_by, reason)"
+        " VALUES (%s, gen_random_uuid(), 'boss', %s, '-infinity', 'infinity', 'ann', 'always')",
+        [TENANT, WHO],
+    )
+    queue.bench.ledger = queue.by_delegation
+    run = queue.bench.start()
+    queue.bench.succeed(run, queue.bench.debit(run, queue.bench.order()))

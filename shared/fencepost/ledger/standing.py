@@ -18,6 +18,10 @@ from fencepost.ledger.connect import Connection, Pipeline
 
 _AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation, c.DecideApproval)
 
+# Operators write these rows by hand too, and no row may be what stops everybody's batches.
+_FIRST, _LAST = "0001-01-01T00:00Z", "9999-12-31T00:00Z"
+_RFC_3339: Final = 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'
+
 # `reached` holds the principals of the batch's runs and everybody whose authority delegations give them; it
 # may hold more than are valid: which of them count is judged apart (`authority.standing`).
 READ_STANDING = f"""
@@ -43,8 +47,8 @@ SELECT
     (SELECT json_agg(json_build_array(p.tenant, p.principal, p.roles, p.disabled_at IS NOT NULL, p.reason))
         FROM people JOIN fencepost.principals p USING (principal, tenant)),
     (SELECT json_agg(json_build_array(d.tenant, d.principal, d.delegate, d.tools,
-            to_char(d.since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'),
-            to_char(d.until AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"')) ORDER BY d.since, d.id)
+            to_char(greatest(d.since, '{_FIRST}') AT TIME ZONE 'UTC', '{_RFC_3339}'),
+            to_char(least(d.until, '{_LAST}') AT TIME ZONE 'UTC', '{_RFC_3339}')) ORDER BY d.since, d.id)
         FROM people JOIN fencepost.delegations d
         ON d.delegate = people.principal AND d.tenant IS NOT DISTINCT FROM people.tenant
         WHERE d.revoked_at IS NULL),
@@ -80,7 +84,7 @@ def read(connection: Connection, pipeline: Pipeline, args: Mapping[str, Any]) ->
     return Standing(
         policies={tenant: version for tenant, version in policies or () if version is not None},
         principals={
-            (tenant, name): Principal(tuple(json.loads(roles)), disabled, reason or "")
+            (tenant, name): _principal(roles, disabled, reason or "")
             for tenant, name, roles, disabled, reason in people or ()
         },
         delegations=tuple(
@@ -89,3 +93,13 @@ def read(connection: Connection, pipeline: Pipeline, args: Mapping[str, Any]) ->
         ),
         withdrawn={(tool, version): reason for tool, version, reason in withdrawn or ()},
     )
+
+
+def _principal(roles: str, disabled: bool, reason: str) -> Principal:
+    try:
+        found = json.loads(roles)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(role, str) for role in found):
+        return Principal((), disabled=True, reason="its roles in the ledger are no list of names")
+    return Principal(tuple(found), disabled, reason)
