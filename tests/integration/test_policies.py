@@ -269,6 +269,8 @@ def test_what_is_not_sound_is_not_published(fence: Shell, tmp_path: Path) -> Non
     assert not fence.json("policy", "test", failing, exit_code=1)[0]["passed"]
     assert fence("policy", "test", folder(tmp_path / "c", DEBITS)).exit_code == 1
     assert "name the application" in fence.refused(2, "policy", "check", failing, FENCEPOST_APP="")
+    (tmp_path / "x.cedar").write_text(DEBITS)
+    assert "is no bundle: bundle.json is missing" in fence.refused(2, "policy", "check", str(tmp_path))
     (tmp_path / "c" / "x.cedar").write_bytes(b"\xff")
     assert "is not UTF-8 at byte 0" in fence.refused(2, "policy", "check", str(tmp_path / "c"))
     assert fence.ok("policy", "history").startswith("no policy was ever published")
@@ -277,15 +279,19 @@ def test_what_is_not_sound_is_not_published(fence: Shell, tmp_path: Path) -> Non
     assert late == "the last policy is version 1 of ann, not 0; look at it, and publish after it"
 
 
+ORDERED = '[{"uid": {"type": "Role", "id": "clerk"}, "parents": []}]'
+"""In another order than what is published comes back in."""
+
+
 def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
     bench: Bench, fence: Shell, tmp_path: Path
 ) -> None:
-    first = folder(tmp_path / "a", DEBITS)
+    first = folder(tmp_path / "a", DEBITS, entities_json=ORDERED)
     assert "no two versions" in fence.refused(2, "policy", "diff")
     fence.ok("policy", "publish", first, *WHY)
     run = bench.start()
     (debit,) = bench.plan(run, ("wallet.debit", {"order": "a"}))
-    second = folder(tmp_path / "b", NOTES)
+    second = folder(tmp_path / "b", NOTES, entities_json=ORDERED)
     told = fence.ok("policy", "diff", second)
     assert f"-{DEBITS.strip()}" in told
     assert f"+{NOTES.strip()}" in told

@@ -38,4 +38,11 @@ def _texts(bundle: Bundle) -> dict[str, str]:
         for name, word in bundle.vocabulary.to_json().items()
     }
     texts = {f"{_TOOLS}/{name}": text for name, text in tools.items()}
-    return {**bundle.files(), **texts}
+    return {**{name: _ordered(name, text) for name, text in bundle.files().items()}, **texts}
+
+
+def _ordered(name: str, text: str) -> str:
+    """A file of JSON with its keys in one order: what was published has forgotten its own."""
+    if not name.endswith(".json"):
+        return text
+    return json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from fencepost.app import App
-from fencepost.authority.bundle import Bundle, read_bundle
+from fencepost.authority.bundle import SETTINGS, Bundle, read_bundle
 from fencepost.authority.cedar import CedarEngine
 from fencepost.authority.compiled import Compiled, InvalidBundle
 from fencepost.authority.policytests import Outcome, PolicyTest, TestedResource, run_tests
@@ -28,8 +28,11 @@ _LARGEST: Final = 4 * 1024 * 1024  # bytes of one file; a published bundle is fa
 def files_of(folder: Path) -> dict[str, str]:
     """The texts of a folder and of its `tests`, by relative name; UsageError for what cannot be read.
 
-    Names that begin with a point, and those that end in `.md`, are left out.
+    Names that begin with a point, and those that end in `.md`, are left out. Nothing is read of a folder
+    without `bundle.json`, which is no bundle.
     """
+    if not (folder / SETTINGS).is_file():
+        raise UsageError(f'{folder} is no bundle: {SETTINGS} is missing; write {{"name": "…"}} into it')
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
