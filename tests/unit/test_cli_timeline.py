@@ -172,6 +172,11 @@ def test_bodies_are_shown_when_asked_for_and_never_raw() -> None:
         ("ToolProposalRecorded", {"arguments": "{}", "compensates": "k"}, "offsets an effect: {}"),
         ("AuthorizationAllowed", {"phase": "claim", "reason": "granted"}, "claim: granted"),
         (
+            "AuthorizationDenied",
+            {"phase": "claim", "code": "d", "reason": "ann is d", "message": "not authorised (d): ann is d"},
+            "claim: not authorised (d): ann is d",
+        ),
+        (
             "DispatchIntentRecorded",
             {"waits": True, "ready_at": rfc3339(NOW + 5 * SECOND)},
             "waits for another call of its key; due in 5 s",

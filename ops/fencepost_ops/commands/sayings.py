@@ -118,6 +118,7 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.TOOL_PROPOSAL_RECORDED: _proposed,
     E.ARGUMENTS_CANONICALIZED: lambda _event, _data: "",
     E.AUTHORIZATION_ALLOWED: lambda _, data: f"{data['phase']}: {data['reason']}",
+    E.AUTHORIZATION_DENIED: lambda _, data: f"{data['phase']}: {data['message']}",
     E.APPROVAL_REQUESTED: _asked,
     E.APPROVAL_DECIDED: _answered,
     E.DISPATCH_INTENT_RECORDED: _later,
