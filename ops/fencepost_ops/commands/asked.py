@@ -83,7 +83,7 @@ def row(one: Waiting, now: datetime) -> tuple[object, ...]:
         str(asked.asked.get("effect", "")).upper(),
         f"{persons(asked.missing)}{by}",
         spoken(now - asked.requested_at),
-        when(asked.expires_at, now),
+        when(one.until, now),
         "tainted" if asked.asked.get("tainted") is not None else "",
         one.run_key,
         one.tenant,
@@ -113,7 +113,8 @@ def lines(one: Waiting, now: datetime) -> Iterator[str]:
     yield f"why        {cut(asked['reason'])}"
     age = spoken(now - approval.requested_at)
     yield f"asked      {rfc3339(approval.requested_at)} ({age} ago), policy {cut(asked['policy'])}"
-    yield f"expires    {asked['expires_at']} ({when(approval.expires_at, now)})"
+    whose = "" if one.until == approval.expires_at else ", with its run's deadline"
+    yield f"expires    {rfc3339(one.until)} ({when(one.until, now)}){whose}"
     each = ", each under a login of its own" if approval.count > 1 else ""
     yield f"takes      {persons(approval.count)}{each}"
     for said in approval.said:
@@ -219,6 +220,7 @@ def values(one: Waiting) -> dict[str, Any]:
         "request": sent,
         "tainted_by": one.tainted,
         "missing": one.approval.missing if one.state == CallState.AWAITING_APPROVAL else 0,
+        "until": one.until,
         "asked": asked,
         "said": one.approval.said,
     }

@@ -23,7 +23,8 @@ FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c
 _WAITING: Final = f"""{_WHAT}
 WHERE c.live AND c.state = 'AWAITING_APPROVAL'
   AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL) AND (c.run = %(run)s OR %(run)s::uuid IS NULL)
-ORDER BY c.approval::json #>> '{{asked,expires_at}}', c.tenant, c.id LIMIT %(limit)s
+ORDER BY least((c.approval::json #>> '{{asked,expires_at}}')::timestamptz,
+               CASE WHEN c.compensates IS NULL THEN r.deadline END), c.tenant, c.id LIMIT %(limit)s
 """
 _ONE: Final = f"{_WHAT} WHERE c.tenant = %(tenant)s AND c.id = %(call)s"
 
@@ -51,6 +52,12 @@ class Waiting:
     deadline: datetime
     approval: Approval
     tainted: str | None
+
+    @property
+    def until(self) -> datetime:
+        """When nobody can decide it any more: it has expired, or its run has, which an offset outlives."""
+        own = self.approval.expires_at
+        return own if self.compensates else min(own, self.deadline)
 
 
 def waiting(

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from fencepost import App, Client
+from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, NotFound, UsageError
 from tests.integration.approvals.desk import REFUND, Desk, asking
 from tests.integration.ledger_bench import TENANT
@@ -53,6 +54,16 @@ def test_what_waits_is_listed_shown_exactly_and_approved_by_the_version_that_was
     assert desk.bench.state(call) == "INTENT_RECORDED"
     assert cli.ok("approvals", "--run", str(run)) == "nothing waits for an approval\n"
     assert f"approved by ann (login {desk.logins['ann']})" in cli.ok("approvals", "show", str(call))
+
+
+def test_what_its_runs_deadline_ends_first_is_first_in_the_list(desk: Desk, cli: Shell) -> None:
+    _, calm = desk.asked()
+    run, pressing = desk.asked(deadline_s=600)
+    listed = [one["call"] for one in cli.json("approvals") if one["call"] in {str(calm), str(pressing)}]
+    assert listed == [str(pressing), str(calm)]
+    assert ", with its run's deadline" in cli.ok("approvals", "show", str(pressing))
+    deadline = rfc3339(desk.bench.run(run).deadline)
+    assert cli.json("approvals", "show", str(pressing))["until"] == deadline
 
 
 def test_what_nobody_would_see_is_spelled_out_and_what_looks_alike_is_named(desk: Desk, cli: Shell) -> None:
