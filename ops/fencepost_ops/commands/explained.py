@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.allowances import spelled
+from fencepost.authority import UNKNOWN_POLICY
 from fencepost.canonical import sanitize
 from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.events import Event, EventType
@@ -94,7 +95,8 @@ def _sentence(event: Event, data: Data, telling: Telling | None, processes: Mapp
     if event.worker is None:
         by = sanitize(event.principal, 80)
     else:
-        by = f"process {processes.get(event.worker, '?')}, term {event.worker[:6]}/{event.fence}"
+        process = f"process {known}, " if (known := processes.get(event.worker)) else ""
+        by = f"{process}term {event.worker[:6]}/{event.fence}"
     return Sentence(event.seq, event.recorded_at, event.type, by, text)
 
 
@@ -163,6 +165,8 @@ def _who(data: Data) -> str:
 
 
 def _evidence(event: Event, data: Data) -> str:
+    if event.policy in (None, UNKNOWN_POLICY):
+        return "no policy answered"
     deciding = f", decided by {_said(', '.join(data['deciding']))}" if data.get("deciding") else ""
     digests = "".join(f", {name} {str(value)[:16]}" for name, value in (data.get("digests") or {}).items())
     return f"policy {_said(event.policy)}{deciding}{digests}"
@@ -178,8 +182,9 @@ def _allowed(event: Event, data: Data) -> str:
 
 def _denied(event: Event, data: Data) -> str:
     when = _PHASES.get(data["phase"], data["phase"])
-    code = f" ({data['code']})" if data.get("code") else ""
-    return f"Step 6, {when}: denied{code}: {_said(data['message'])}; {_evidence(event, data)}."
+    message = _said(data["message"])
+    code = f" ({data['code']})" if data.get("code") and data["code"] not in message else ""
+    return f"Step 6, {when}: denied{code}: {message}; {_evidence(event, data)}."
 
 
 def _requested(event: Event, data: Data) -> str:

@@ -72,6 +72,20 @@ def test_the_same_for_a_program(desk: Desk, cli: Shell) -> None:
     assert value["chain"][-1]["event"] == "RunStopping"
 
 
+def test_who_is_disabled_before_any_policy_is_asked_is_told_so_once(desk: Desk, cli: Shell) -> None:
+    run, call = desk.approved()
+    desk.principal("svc:checkout", disabled=True)
+    desk.claim(run, call)
+    (link,) = [
+        one for one in cli.json("explain", str(call))["chain"] if one["event"] == "AuthorizationDenied"
+    ]
+    assert link["text"] == (
+        "Step 6, in the claim that sends it: denied: not authorised (principal_disabled):"
+        " svc:checkout is disabled: left; no policy answered."
+    )
+    assert re.fullmatch("term [0-9a-f]{6}/[0-9]+", link["by"])
+
+
 def test_of_its_neighbours_it_tells_nothing(desk: Desk, cli: Shell) -> None:
     run, order = desk.run(), desk.bench.order()
     call, other = desk.bench.plan(
