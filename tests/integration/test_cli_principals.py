@@ -11,7 +11,7 @@ from fencepost.errors import FencepostError
 from fencepost.ledger import principals
 from fencepost.ledger.connect import Connection, connect
 from tests.integration.ledger_bench import TENANT, Bench
-from tests.integration.shell import Shell
+from tests.integration.shell import ORDERS, Shell
 
 WHO = "svc:checkout"
 WHY = ("--reason", "left the team", "--by", "ann")
@@ -132,6 +132,17 @@ def test_a_version_is_withdrawn_and_restored(shell: Shell) -> None:
         "mended",
     )
     assert newest["said"]["reason"] == "left the team"
+
+
+def test_a_name_that_the_application_does_not_have_is_withdrawn_and_remarked_upon(shell: Shell) -> None:
+    known = shell("tools", "withdraw", "wallet.debit", "1", *WHY, FENCEPOST_APP=ORDERS)
+    assert (known.exit_code, known.stderr) == (0, "")
+    typo = shell("tools", "withdraw", "wallet.debt", "1", *WHY, FENCEPOST_APP=ORDERS)
+    assert (typo.exit_code, typo.stdout) == (0, "wallet.debt version 1 is withdrawn\n")
+    assert typo.stderr.startswith("note: app orders has no wallet.debt version 1")
+    gone = shell("tools", "withdraw", "wallet.dept", "1", *WHY, FENCEPOST_APP="nowhere:app")
+    assert (gone.exit_code, gone.stderr) == (0, "")
+    assert shell.json("tools", "restore", "wallet.debt", "1", *WHY) == {"tool": "wallet.debt", "version": 1}
 
 
 @pytest.mark.parametrize(

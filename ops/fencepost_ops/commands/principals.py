@@ -142,7 +142,8 @@ def roles(session: Session, as_json: bool, **asked: Any) -> None:
         raise click.UsageError("give --add ROLE or --remove ROLE")
     with session.connection() as connection:
         found = principals.set_roles(connection, **asked)
-    has = f"has the roles {', '.join(map(cut, found.roles))}" if found.roles else "has no role"
+    word = "role" if len(found.roles) == 1 else "roles"
+    has = f"has the {word} {', '.join(map(cut, found.roles))}" if found.roles else "has no role"
     _told(found, f"{cut(found.principal)} of {cut(found.tenant)} {has}", as_json=as_json)
 
 
