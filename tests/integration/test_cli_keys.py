@@ -53,7 +53,7 @@ def test_keys_are_made_listed_exported_and_rotated(folder: str) -> None:
     )
     where: dict[str, Any] = {"audience": "x", "method": "POST", "url": "https://a.example/", "body": b""}
     for key in (first, second):
-        assert verify(sign(told, key, **where), jwks, **where).id == "i"
+        assert verify(sign(told, key, **where), jwks, **where, now=NOW).id == "i"
     third = json.loads(said("new", "--folder", folder, "--at-once", "--json"))
     assert third["state"] == "signs"
     table = said("list", "--folder", folder)

@@ -179,7 +179,13 @@ def test_the_image_holds_the_packages_and_no_tests_or_secrets(image: Image) -> N
     assert {path.name for path in image.root.iterdir()} == {"app", "usr"}
     built = image.root.with_name("stage0") / "build"
     copied = {str(path.relative_to(built)) for path in built.rglob("*") if path.is_file()}
-    named = ("fencepost/testing.py", "fencepost_ops/pytest_plugin.py", "examples/test_billing.py")
+    named = (
+        "fencepost/testing.py",
+        "fencepost/authority/policytests.py",
+        "fencepost_ops/pytest_plugin.py",
+        "examples/test_billing.py",
+        "examples/orders_policy/tests/orders.json",
+    )
     assert not [name for name in copied if "test" in name and not name.endswith(named)]
 
 
