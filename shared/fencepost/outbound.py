@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
@@ -322,7 +322,11 @@ class Outbound:
     def named(self, target: Target) -> None:
         """OutboundRefused for a target that is none of `hosts`, its base_url's own included."""
         if not any(rule.covers(target) for rule in self.hosts):
-            raise OutboundRefused(f"{target.origin} is not among the hosts of this dependency")
+            close = any(
+                replace(rule, scheme=target.scheme, port=target.port).covers(target) for rule in self.hosts
+            )
+            hint = "; a host is https on port 443 unless written like this one" if close else ""
+            raise OutboundRefused(f"{target.origin} is not among the hosts of this dependency{hint}")
 
     def reach(self, target: Target) -> Reach:
         """Which addresses an admitted target may be connected at."""

@@ -284,6 +284,13 @@ def test_only_what_is_declared_is_admitted(url: str, *, admitted: bool) -> None:
             RULES.admit(url)
 
 
+def test_a_host_by_another_port_or_scheme_is_refused_with_how_to_name_it() -> None:
+    with pytest.raises(OutboundRefused, match="a host is https on port 443 unless written like this one"):
+        RULES.admit("https://plain.example:8080/")
+    with pytest.raises(OutboundRefused, match=r"of this dependency$"):
+        RULES.admit("https://8.8.8.8/")
+
+
 @pytest.mark.parametrize(
     ("base", "private", "url", "reach"),
     [
