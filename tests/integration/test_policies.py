@@ -326,7 +326,12 @@ def test_a_test_is_completed_by_the_tools_own_words(fence: Shell, tmp_path: Path
     assert fence("policy", "test", other).exit_code == 1
     wrong = folder(tmp_path / "c", PAYS, tests__a_json=asking(oder="o-1"))
     (*_, problem) = fence.json("policy", "check", wrong, exit_code=1)["problems"]
-    assert problem.startswith("tests/a.json: test pay: wallet.pay would not take this: 2 validation errors")
+    told = "tests/a.json: test pay: wallet.pay would not take this: order: Field required; oder: Extra inputs"
+    assert problem.startswith(told)
+    broken = folder(tmp_path / "d", PAYS.replace("wallet.pay", "x"), tests__a_json=asking(oder="o-1"))
+    first, *_, last = fence.json("policy", "check", broken, exit_code=1)["problems"]
+    assert (first.partition(":")[0], last) == ("all.cedar", problem)
+    assert fence.refused(1, "policy", "test", broken).endswith(" more; fencepost policy check lists them)")
 
 
 def findings(told: dict[str, list[dict[str, str]]]) -> list[tuple[str, str]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from pydantic import ValidationError
 
 from fencepost.app import App
 from fencepost.authority.bundle import SETTINGS, Bundle, read_bundle
@@ -67,7 +68,9 @@ class Checked:
     def usable(self) -> CedarEngine:
         """Its engine; FencepostError naming what is wrong."""
         if self.engine is None:
-            raise FencepostError("the policies cannot be used: " + "; ".join(self.problems))
+            more = len(self.problems) - 1
+            rest = f" (and {more} more; fencepost policy check lists them)" if more > 0 else ""
+            raise FencepostError(f"the policies cannot be used: {self.problems[0]}{rest}")
         return self.engine
 
 
@@ -75,16 +78,17 @@ def checked(folder: Path, app: App) -> Checked:
     """Read a folder and compile it against the application's tools."""
     words, problems = vocabulary(app.registry)
     bundle, found = read_bundle(files_of(folder), words)
-    problems += found
+    problems, wrong = [*problems, *found], list[str]()
     if bundle is not None:
         tests, wrong = _completed(bundle.tests, app)
-        bundle, problems = replace(bundle, tests=tests), [*problems, *wrong]
+        bundle = replace(bundle, tests=tests)
     engine = None
     if bundle is not None:
         try:
             engine = CedarEngine(Compiled(bundle))
         except InvalidBundle as error:
             problems += error.problems
+    problems += wrong  # a test often fails for what is wrong with a policy
     notes = [f"policies cannot read {entry}" for entry in words.left_out]
     if engine is not None and not engine.compiled.approves:
         notes.append(f'no policy permits Action::"{APPROVE}", so what needs an approval can never be done')
@@ -105,12 +109,18 @@ def _completed(
             try:
                 done.append(_complete(test, app))
             except Exception as error:  # noqa: BLE001 - models and functions of the application may raise anything
-                why = sanitize(str(error).replace("\n", " "), 200)
+                why = sanitize(_why(error).replace("\n", " "), 200)
                 problems.append(
                     f"{file}: test {sanitize(test.name, 80)}: {test.request.tool} would not take this: {why}"
                 )
         made[file] = tuple(done)
     return made, problems
+
+
+def _why(error: Exception) -> str:
+    if not isinstance(error, ValidationError):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, one['loc'])) or '$'}: {one['msg']}" for one in error.errors())
 
 
 def _complete(test: PolicyTest, app: App) -> PolicyTest:
