@@ -20,7 +20,8 @@ def drill() -> Iterator[Drill]:
 
 
 def test_nothing_that_is_tried_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "_ALONE", ("approval_denied", "stale_term_is_never_sent"))
+    few = ("approval_denied", "stale_term_is_never_sent")
+    monkeypatch.setattr(trial, "_ALONE", {name: trial._ALONE[name] for name in few})
     result = CliRunner().invoke(main, ["drill", "--hostile", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -37,8 +38,8 @@ def test_what_should_have_been_refused_and_was_not_is_seen(
     slipped = Hostile("one that is fine", tool, text, 1, "syntax")
     for module in (tried, trial):
         monkeypatch.setattr(module, "HOSTILE", (*HOSTILE[:3], slipped))
-    monkeypatch.setattr(trial, "_ALONE", ())
-    monkeypatch.setattr(trial, "_BESIDE", ())
+    monkeypatch.setattr(trial, "_ALONE", {})
+    monkeypatch.setattr(trial, "_BESIDE", {})
     found = trial.try_all(drill)
     assert not found.ok
     assert any("expected 0, there were 1" in problem for problem in found.problems)
@@ -47,11 +48,15 @@ def test_what_should_have_been_refused_and_was_not_is_seen(
 def test_what_is_refused_for_another_reason_is_seen(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (tried, trial):
         monkeypatch.setattr(module, "HOSTILE", (HOSTILE[0]._replace(code="float"),))
-    monkeypatch.setattr(trial, "_ALONE", ())
-    monkeypatch.setattr(trial, "_BESIDE", ())
+    monkeypatch.setattr(
+        trial, "_ALONE", {"approval_denied": (7, "approval_denied"), "receipt_check": (6, "x")}
+    )
+    monkeypatch.setattr(trial, "_BESIDE", {})
     found = trial.try_all(drill)
     assert not found.ok
-    assert [one.wrong for one in found.tried] == ["step 1 had to refuse it as float"]
+    wrong = ["step 1 had to refuse it as float", "step 7 had to refuse it as approval_denied"]
+    assert [one.wrong for one in found.tried] == wrong
+    assert "receipt_check: nothing was refused" in found.problems
 
 
 @pytest.mark.parametrize("other", [["--sweep"], ["--prove"], ["same_key_replay"]])

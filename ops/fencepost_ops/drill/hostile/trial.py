@@ -8,7 +8,7 @@ not allow it. Between them the same tools are used well, or a table of refusals 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
@@ -31,18 +31,32 @@ ORDER BY c.run, c.turn, c.ordinal
 """
 _CLAIM: Final = 8
 """What only the claim finds out, and no event of a step says: the run's end, or its deadline."""
-_ALONE: Final = (
-    "approval_denied", "approval_expires", "approved_by_one_of_two", "approved_too_long_ago",
-    "approver_lost_the_role", "deadline_ends_what_was_not_sent", "delegation_revoked_in_the_queue",
-    "expired_is_never_sent", "grant_revoked_before_dispatch", "page_asks_to_send_data_out",
-    "principal_disabled_in_the_queue", "role_revoked_in_the_queue", "stale_term_is_never_sent",
-    "tool_withdrawn_in_the_queue", "unauthorised_is_never_sent",
-)  # fmt: skip
+Refusals = Mapping[str, tuple[int, str]]
+"""By the name of a protocol: the step that has to refuse what it tries, and as what."""
+_ALONE: Refusals = {
+    "approval_denied": (6, "approval_denied"),
+    "approval_expires": (6, "approval_expired"),
+    "approved_by_one_of_two": (6, "approval_expired"),
+    "approved_too_long_ago": (6, "approval_required"),
+    "approver_lost_the_role": (6, "approval_expired"),
+    "deadline_ends_what_was_not_sent": (_CLAIM, "deadline_exceeded"),
+    "delegation_revoked_in_the_queue": (6, "policy_denied"),
+    "expired_is_never_sent": (_CLAIM, "deadline_exceeded"),
+    "grant_revoked_before_dispatch": (6, "policy_denied"),
+    "page_asks_to_send_data_out": (6, "approval_required"),
+    "principal_disabled_in_the_queue": (6, "principal_disabled"),
+    "role_revoked_in_the_queue": (6, "policy_denied"),
+    "stale_term_is_never_sent": (_CLAIM, "cancelled"),
+    "tool_withdrawn_in_the_queue": (6, "tool_withdrawn"),
+    "unauthorised_is_never_sent": (6, "policy_denied"),
+}
 """Protocols in which nothing is sent."""
-_BESIDE: Final = (
-    "allowance_held_while_unknown", "allowance_used_up_by_siblings", "delegated_for_a_while",
-    "same_key_other_arguments",
-)  # fmt: skip
+_BESIDE: Refusals = {
+    "allowance_held_while_unknown": (6, "allowance_exceeded"),
+    "allowance_used_up_by_siblings": (6, "allowance_exceeded"),
+    "delegated_for_a_while": (6, "policy_denied"),
+    "same_key_other_arguments": (7, "key_arguments_differ"),
+}
 """Protocols in which something else is: of what is refused, no attempt is made."""
 
 
@@ -113,12 +127,18 @@ def _proposals(drill: Drill, problems: list[str]) -> Iterator[Tried]:
 
 
 def _protocols(drill: Drill, problems: list[str]) -> Iterator[Tried]:
-    for name in (*_ALONE, *_BESIDE):
+    for name, (step, code) in {**_ALONE, **_BESIDE}.items():
         outcome = drill.run(shipped_protocol(name))
         problems += [f"{name}: {problem}" for problem in outcome.problems]
-        for one in _refused(drill, outcome.dispatches):
+        refused = list(_refused(drill, outcome.dispatches))
+        if not refused:
+            problems.append(f"{name}: nothing was refused")
+        for one in refused:
             requests = one.attempts if name in _BESIDE else one.requests
-            yield replace(one, name=name.replace("_", " "), requests=requests)
+            wrong = (
+                None if (one.step, one.code) == (step, code) else f"step {step} had to refuse it as {code}"
+            )
+            yield replace(one, name=name.replace("_", " "), requests=requests, wrong=wrong)
 
 
 def _refused(drill: Drill, requests: int) -> Iterator[Tried]:
