@@ -225,6 +225,25 @@ def test_a_compensation_may_wait_for_a_person_and_its_own_deadline_begins_with_t
     assert desk.bench.operation(call).status == "compensated"
 
 
+def test_a_compensation_approved_before_its_effect_is_quiet_waits_until_it_is(desk: Desk) -> None:
+    desk.policy.grants = (Grant("svc:*", ("wallet.debit",)), asking("wallet.refund"))
+    run = desk.run()
+    call = desk.bench.debit(run, desk.bench.order())
+    desk.bench.succeed(run, call)
+    desk.bench.cancel(run)
+    _, back = desk.bench.offset(run)
+    quiet = desk.bench.call(call).quiet_at
+    assert quiet is not None
+    assert quiet > desk.bench.now()
+    assert desk.say(back) == c.Done("INTENT_RECORDED")
+    assert desk.bench.call(back).ready_at == quiet
+    desk.bench.sql("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", back)
+    assert desk.honest_claim(run, back) == c.Moved()
+    assert desk.attempts(run) == 1
+    desk.bench.ahead((quiet - desk.bench.now()).total_seconds())
+    assert isinstance(desk.honest_claim(run, back), c.Send)
+
+
 def test_an_effect_is_not_being_offset_while_what_offsets_it_waits_for_a_person(desk: Desk) -> None:
     desk.policy.grants = (Grant("svc:*", ("wallet.debit", "wallet.refund")),)
     run = desk.run()
