@@ -27,6 +27,7 @@ from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.ledger.guards.allowances import FORGOTTEN_AFTER
 from fencepost.ledger.load import Loaded
+from fencepost.ledger.stopwatch import Stopwatch
 from fencepost.states import CallState
 from fencepost.subjects import Call
 
@@ -71,7 +72,7 @@ DELETE FROM fencepost.allowances WHERE (key, tenant) IN (
 class Moved:
     """How a batch changes one counter; by the last event that took of it, and the last that gave back.
 
-    `granted`: the last share that an attempt took. What evidence brings back is no such share.
+    `granted`: the last share that a call took anew. What evidence brings back is no such share.
     """
 
     calls: int = 0
@@ -87,13 +88,19 @@ class Moved:
 
 
 def lock(
-    connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command], loaded: Loaded, known: Known
+    connection: Connection,
+    pipeline: Pipeline,
+    batch: Sequence[c.Command],
+    loaded: Loaded,
+    known: Known,
+    watch: Stopwatch,
 ) -> bool:
     """Lock and read the counters this batch takes from, if it does; False: load it anew.
 
-    Sends nothing at all for a batch that takes nothing.
+    Sends nothing at all for a batch that takes nothing. Raises TooSlowError.
     """
-    needed = _needed(batch, loaded, known)
+    watch.begin()
+    needed = _needed(batch, loaded, known, watch)
     if not needed:
         return True
     made = [
@@ -117,7 +124,9 @@ def _arrays(keys: Sequence[Key] | set[Key]) -> list[str]:
     return [rows.text_array(t for t, _ in keys), rows.text_array(k for _, k in keys)]
 
 
-def _needed(batch: Sequence[c.Command], loaded: Loaded, known: Known) -> dict[Key, tuple[Share, UUID]]:
+def _needed(
+    batch: Sequence[c.Command], loaded: Loaded, known: Known, watch: Stopwatch
+) -> dict[Key, tuple[Share, UUID]]:
     if not known.allowances and not loaded.standing.policies:
         return {}
     found: dict[Key, tuple[Share, UUID]] = {}
@@ -125,6 +134,12 @@ def _needed(batch: Sequence[c.Command], loaded: Loaded, known: Known) -> dict[Ke
         if isinstance(command, c.ClaimCall | c.ClaimDoubt):
             for share in _taken(command, loaded, known):
                 found.setdefault((command.tenant, share.key), (share, command.subject))
+            watch.judged(command)
+        elif isinstance(command, c.Restore):
+            for call in loaded.calls[command.tenant, command.run].values():
+                for share in _missing(command, call, loaded, known):
+                    found.setdefault((command.tenant, share.key), (share, call.id))
+            watch.judged(command)
     return found
 
 
@@ -137,8 +152,20 @@ def _taken(command: c.Claim, loaded: Loaded, known: Known) -> tuple[Share, ...]:
     try:
         found = allow.wanted(known, loaded.standing, run, call, tool, loaded.now)
     except Exception:  # noqa: BLE001 - the application's functions: the claim is denied for what they raise
+        found = ()
+    more = () if isinstance(found, Refusal) else found
+    if isinstance(command, c.ClaimDoubt):
+        # What it catches up with, whether or not it is sent then; and what a restore had it take.
+        more = (*_missing(command, call, loaded, known), *allow.brought_in(call, loaded.now), *more)
+    return more
+
+
+def _missing(command: c.Command, call: Call, loaded: Loaded, known: Known) -> tuple[Share, ...]:
+    run, tool = loaded.runs.get((command.tenant, command.run)), known.tool(call.tool, call.tool_version)
+    if run is None or tool is None:
         return ()
-    return () if isinstance(found, Refusal) else found
+    found = allow.missing(known, loaded.standing, run, call, tool, loaded.now)
+    return () if found is None else found[0]
 
 
 def _first(call: Call) -> bool:
@@ -169,7 +196,8 @@ def follow(
     after = {share.key: share for share in counted(new.reserved, new.state)}
     if before.keys() == after.keys():
         return
-    event = next(e.id for e in reversed(events) if e.call == new.id)
+    last = next(e.id for e in reversed(events) if e.call == new.id)
+    took = next((e.id for e in reversed(events) if e.call == new.id and "reserved" in e.data), last)
     had = {share.key for share in taken(old.reserved)} if old is not None else set()
     for key in before.keys() ^ after.keys():
         takes = key in after
@@ -179,10 +207,10 @@ def follow(
         change.calls += sign * share.count
         change.minor += sign * share.minor
         if takes:
-            change.took = event
+            change.took = took
             change.granted = change.granted if key in had else share
         else:
-            change.gave = event
+            change.gave = last
         if (used := held.get((new.tenant, key))) is not None:
             held[new.tenant, key] = Used(used.calls + sign * share.count, used.minor + sign * share.minor)
 

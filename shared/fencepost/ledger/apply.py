@@ -3,7 +3,8 @@
 Lock in a fixed order; read in new statements; fold the commands in order, so that two changes of one run both
 count; drop the losers with a typed answer and number and hash what survives; write. N commands cost one
 transaction and a constant number of statements. A refused write splits the batch in halves, so that one bad
-command does not take its neighbours down; a deadlock or lock timeout reruns it.
+command does not take its neighbours down; a deadlock or lock timeout reruns it. A batch that takes too long
+to be judged is split as well; one command that does so by itself is answered Broken.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from fencepost.ledger import allowances, health
 from fencepost.ledger.connect import Connection, Pipeline, Pool
 from fencepost.ledger.folding import Folding
 from fencepost.ledger.load import Loaded, load
-from fencepost.ledger.standing import READ_BUNDLES
+from fencepost.ledger.standing import READ_BUNDLES, authorises
+from fencepost.ledger.stopwatch import Stopwatch, TooSlowError
 from fencepost.ledger.write import CountMismatchError, write
 from fencepost.testing import fault
 
@@ -72,6 +74,8 @@ class Ledger:
     def _apply(self, batch: list[c.Command], reruns: int) -> list[c.Answer]:
         try:
             return self._once(batch)
+        except TooSlowError as slow:
+            return self._beside(batch, slow, reruns)
         except (psycopg.Error, CountMismatchError) as error:
             state = getattr(error, "sqlstate", None) or ""
             if state in _RERUN_STATES and not reruns:
@@ -89,15 +93,40 @@ class Ledger:
         if len(batch) == 1:
             log.error("Postgres refused %s: %s", type(batch[0]).__name__, problem)
             return [c.Broken(_first_line(problem))]
+        return self._halves(batch)
+
+    def _halves(self, batch: list[c.Command]) -> list[c.Answer]:
         half = len(batch) // 2
         return self._apply(batch[:half], RERUNS) + self._apply(batch[half:], RERUNS)
 
+    def _beside(self, batch: list[c.Command], slow: TooSlowError, reruns: int) -> list[c.Answer]:
+        """Answer a batch that took too long to be judged: without whoever did so by itself, or in halves.
+
+        What judges nobody has no code of the application's in it: then it was this process that stood still.
+        """
+        at = next(n for n, command in enumerate(batch) if command is slow.command)
+        if slow.alone and authorises([slow.command]):
+            log.error("%s of run %s: %s", type(slow.command).__name__, slow.command.run, slow)
+            before, after = batch[:at], batch[at + 1 :]
+            rest = self._apply(before + after, RERUNS) if before or after else []
+            return [*rest[:at], c.Broken(str(slow)), *rest[at:]]
+        if len(batch) > 1:
+            return self._halves(batch)
+        if not reruns:
+            raise Unreachable(f"this process stood still in each of {RERUNS + 1} tries")
+        return self._apply(batch, reruns - 1)
+
     def _once(self, batch: list[c.Command]) -> list[c.Answer]:
         with self._pool.connection() as connection, connection.pipeline() as pipeline:
-            loaded = self._load(connection, pipeline, batch)
+            watch = Stopwatch()
+            loaded = self._load(connection, pipeline, batch, watch)
             before = dict(loaded.dependencies)
             folding = Folding(loaded, self._known)
-            answers = [folding.command(command) for command in batch]
+            answers: list[c.Answer] = []
+            watch.begin()
+            for command in batch:
+                answers.append(folding.command(command))
+                watch.judged(command)
             fault("ledger.in_transaction")
             if folding.writing.rows or folding.writing.events or folding.writing.ended:
                 write(connection, folding.writing, loaded.now)
@@ -106,7 +135,9 @@ class Ledger:
                 connection.rollback()
             return answers
 
-    def _load(self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command]) -> Loaded:
+    def _load(
+        self, connection: Connection, pipeline: Pipeline, batch: Sequence[c.Command], watch: Stopwatch
+    ) -> Loaded:
         """Load a batch; twice, as a rule, when a dependency has fallen ill since this process last looked."""
         watched = (self._known.limited | self._ill) & health.hinted(batch)
         learnt: dict[int, Authority | None] = {}
@@ -118,7 +149,7 @@ class Ledger:
             unlocked = loaded.unlocked(batch, self._known)
             strange = self._hold(loaded, learnt) - learnt.keys()  # what is not to be had denies, once
             ready = not unlocked and not strange
-            if ready and allowances.lock(connection, pipeline, batch, loaded, self._known):
+            if ready and allowances.lock(connection, pipeline, batch, loaded, self._known, watch):
                 return loaded
             watched |= unlocked
             connection.rollback()
