@@ -107,6 +107,19 @@ def test_approvers_are_those_of_a_grant_that_covers_the_call_and_never_who_asks(
     assert AllowList((grant,)).may_approve(replace(REQUEST, **changes), who).allowed is may
 
 
+def test_whom_another_grant_names_opens_not_this_one() -> None:
+    strict = Grant("role:clerk", PAY, approvals=1, approvers=("controller",), within=HOUR)
+    lax = Grant("svc:*", PAY, approvals=2, approvers=("intern",), within=HOUR)
+    both = replace(REQUEST, roles=("clerk",))
+    for grants in ((strict, lax), (lax, strict)):
+        engine = AllowList(grants)
+        assert engine.decide(both).approval == ApprovalNeed(1, HOUR)
+        assert engine.decide(replace(both, approvals=1)).deciding == (strict.label,)
+        assert engine.may_approve(both, Approver("controller")).allowed
+        assert not engine.may_approve(both, Approver("intern")).allowed
+        assert engine.may_approve(REQUEST, Approver("intern")).allowed
+
+
 def test_grants_as_they_were_before_they_could_ask_keep_their_version() -> None:
     plain = AllowList((Grant("svc:*", PAY), Grant("a", PAY, "t")))
     rows = [[None, "svc:*", ["bank.pay"]], ["t", "a", ["bank.pay"]]]

@@ -1,7 +1,7 @@
 """The default engine: nothing is allowed but what a grant covers."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property, lru_cache
@@ -86,8 +86,10 @@ class AllowList:
         approvals than there are.
         """
         covering = list(self._covering(request))
+        asking = _asking(covering, request)
         for grant in covering:
-            if grant.needed(request) <= request.approvals:
+            needed = grant.needed(request)
+            if needed == 0 or (grant is asking and needed <= request.approvals):
                 return AuthorizationDecision(True, "granted", self.version, (grant.label,))
         if covering:
             return self._asks(request, covering)
@@ -99,29 +101,29 @@ class AllowList:
 
     def _asks(self, request: AuthorizationRequest, covering: list[Grant]) -> AuthorizationDecision:
         """Persons are asked by the grant that asks least of those that name any: nobody waits for nobody."""
-        askable = [grant for grant in covering if grant.approvers]
-        least = min(askable or covering, key=lambda grant: grant.needed(request))
+        asking = _asking(covering, request)
+        least = asking or covering[0]
         count = least.needed(request)
         why = "the run has read untrusted output" if least.approvals < count else "its grant says so"
         reason, label = f"{request.tool} needs {_persons(count)} to approve it: {why}", (least.label,)
-        if not askable:
+        if asking is None:
             reason += "; its grant names nobody who may: allow(..., approvers=[...])"
             return AuthorizationDecision(False, reason, self.version, label, "policy_denied")
         need = ApprovalNeed(count, least.within)
         return AuthorizationDecision(False, reason, self.version, label, "approval_required", need)
 
     def may_approve(self, request: AuthorizationRequest, approver: Approver) -> AuthorizationDecision:
-        """Whoever fits the approvers of a grant that covers the call; never who asks for it, in whatever
-        name.
+        """Whoever fits the approvers of the grant that asks, and of no other: what those approve opens that
+        grant alone. Never who asks for it, in whatever name.
         """
         mine = {approver.principal, *approver.on_behalf_of}
         if mine & {request.principal, *request.on_behalf_of}:
             reason = f"{sanitize(approver.principal, 80)} asks for it and cannot approve it"
             return AuthorizationDecision(False, reason, self.version, code="policy_denied")
         names = (approver.principal, *approver.on_behalf_of)
-        for grant in self._covering(request):
-            if any(_is(pattern, names, approver.roles) for pattern in grant.approvers):
-                return AuthorizationDecision(True, "may approve", self.version, (grant.label,))
+        asking = _asking(list(self._covering(request)), request)
+        if asking is not None and any(_is(pattern, names, approver.roles) for pattern in asking.approvers):
+            return AuthorizationDecision(True, "may approve", self.version, (asking.label,))
         reason = f"no grant lets {sanitize(approver.principal, 80)} approve {request.tool}"
         return AuthorizationDecision(False, reason, self.version, code="policy_denied")
 
@@ -133,6 +135,12 @@ class AllowList:
                 continue
             if grant.names(request.tool) if exact else grant.covers(request.tool):
                 yield grant
+
+
+def _asking(covering: Sequence[Grant], request: AuthorizationRequest) -> Grant | None:
+    """Of the grants that name approvers the first that needs least: persons are asked by one grant."""
+    named = [grant for grant in covering if grant.approvers]
+    return min(named, key=lambda grant: grant.needed(request), default=None)
 
 
 def _is(pattern: str, names: tuple[str, ...], roles: tuple[str, ...]) -> bool:
