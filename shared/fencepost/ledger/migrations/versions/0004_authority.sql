@@ -718,6 +718,30 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    following bigint := (SELECT coalesce(max(version), 0) + 1 FROM fencepost.policies);
+BEGIN
+    IF NEW.version < following THEN
+        RAISE EXCEPTION 'policy version % was published before', NEW.version USING ERRCODE = '23505';
+    ELSIF NEW.version IS DISTINCT FROM following THEN
+        RAISE EXCEPTION 'policy version % is not the next, which is %', NEW.version, following
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF '' IN (trim(NEW.name), trim(NEW.digest), trim(NEW.bundle), trim(NEW.published_by), trim(NEW.note))
+        OR NEW.tenant <> trim(NEW.tenant)
+    THEN
+        RAISE EXCEPTION 'policy version %: its name, digest, bundle, publisher and note must be said',
+            NEW.version USING ERRCODE = 'FP004';
+    END IF;
+    NEW.login := session_user;
+    NEW.published_at := fencepost.now();
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER guard_policy BEFORE INSERT ON fencepost.policies
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_policy();
+
 CREATE OR REPLACE FUNCTION fencepost.note_authority() RETURNS trigger LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
