@@ -15,6 +15,7 @@ from fencepost.ledger import principals
 from fencepost.ledger.connect import connect
 from fencepost.wire import StoredRequest
 from tests.acceptance.approved_tools import ENGINE
+from tests.acceptance.freezing import standing_still
 from tests.acceptance.stage import Stage
 from tests.awaiting import until
 
@@ -75,14 +76,13 @@ def test_who_approved_and_left_before_it_was_sent_has_approved_nothing(stage: St
     run, reference = send(stage)
     call = stage.until_state(run, "pay", "AWAITING_APPROVAL")
     dispatchers = stage.pids("dispatcher")
-    for pid in dispatchers:
-        os.kill(pid, signal.SIGSTOP)
     with operator(stage) as client:
-        assert client.approve(call.id, "person:ann", "fine") == "INTENT_RECORDED"
-        with connect(stage.fleet.database.dsns["operator"], "operator", autocommit=True) as ledger:
+        with (
+            standing_still(dispatchers),
+            connect(stage.fleet.database.dsns["operator"], "operator", autocommit=True) as ledger,
+        ):
+            assert client.approve(call.id, "person:ann", "fine") == "INTENT_RECORDED"
             principals.disable(ledger, stage.tenant, "person:ann", by="boss", reason="left")
-        for pid in dispatchers:
-            os.kill(pid, signal.SIGCONT)
         again = stage.until_state(run, "pay", "AWAITING_APPROVAL")
         assert stage.requests(reference) == 0
         assert (

@@ -1,7 +1,6 @@
 """Published policies on a live fleet: several at once, and one that is tightened while calls wait."""
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ import pytest
 
 from fencepost_ops.fleet import ORDERS
 from tests.acceptance.conftest import HOSTILE
+from tests.acceptance.freezing import standing_still
 from tests.acceptance.stage import Stage, staged
 from tests.acceptance.weather import long_only
 from tests.awaiting import until
@@ -83,14 +83,10 @@ def test_each_tenant_is_decided_by_its_own_version_and_those_without_by_grants(
 @long_only
 def test_a_policy_tightened_while_a_call_waits_lets_nothing_out(stage: Stage, tmp_path: Path) -> None:
     publish(stage, tmp_path / "loose", 100, "--tenant", "d")
-    frozen = stage.fleet.pids("dispatcher").values()
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
-    run = order(stage, "d", "order-d")
-    until("a call that waits", lambda: stage.events(run, "DispatchIntentRecorded"))
-    tight = publish(stage, tmp_path / "tighter", 0, "--tenant", "d")
-    for pid in frozen:
-        os.kill(pid, signal.SIGCONT)
+    with standing_still(stage.fleet.pids("dispatcher").values()):
+        run = order(stage, "d", "order-d")
+        until("a call that waits", lambda: stage.events(run, "DispatchIntentRecorded"))
+        tight = publish(stage, tmp_path / "tighter", 0, "--tenant", "d")
     stage.ended(run)
     (denied,) = stage.events(run, "AuthorizationDenied")
     assert (denied.policy, denied.data["code"]) == (str(tight), "policy_denied")

@@ -15,6 +15,7 @@ import pytest
 from fencepost import App, Client, RunRequest
 from fencepost.ledger import principals
 from fencepost.ledger.connect import connect
+from tests.acceptance.freezing import standing_still
 from tests.acceptance.outside_tools import ENGINE, MARK
 from tests.acceptance.stage import Stage, step
 from tests.awaiting import until
@@ -105,12 +106,11 @@ def test_a_page_that_asks_for_a_secret_gets_nothing_though_every_planner_is_new(
     run = send(stage, "outside.fetch", "weather")
     assert outside.asked.wait(30)
     planners = stage.pids("planner")
-    for pid in planners:
-        os.kill(pid, signal.SIGSTOP)
-    outside.may_go.set()
-    stage.until_state(run, "read", "SUCCEEDED")
-    for pid in planners:  # nobody else remembers anything of a run between its turns
-        os.kill(pid, signal.SIGKILL)
+    with standing_still(planners):
+        outside.may_go.set()
+        stage.until_state(run, "read", "SUCCEEDED")
+        for pid in planners:  # nobody else remembers anything of a run between its turns
+            os.kill(pid, signal.SIGKILL)
     leak = stage.until_state(run, "leak", "AWAITING_APPROVAL")
     (read,) = stage.events(run, "ToolResultRecorded")
     assert (stage.history(run).run.tainted, read.data["untrusted"]) == (read.seq, True)
@@ -172,20 +172,17 @@ def test_the_same_from_a_planner_that_has_read_nothing_leaves(stage: Stage, outs
 def test_a_principal_disabled_and_a_version_withdrawn_while_all_dispatchers_stand_still(stage: Stage) -> None:
     references = [f"queued-{next(_numbers)}" for _ in range(2)]
     dispatchers = stage.pids("dispatcher")
-    for pid in dispatchers:
-        os.kill(pid, signal.SIGSTOP)
-    runs = [
-        stage.send([step("bank.debit", "debit", reference=references[0])]),
-        stage.send([step("mail.send", "debit", reference=references[1])]),
-    ]
-    calls = [stage.until_state(run, "debit", "INTENT_RECORDED") for run in runs]
     dsn = stage.fleet.database.dsns["operator"]
     with connect(dsn, "operator", autocommit=True) as operator:
-        principals.withdraw(operator, "mail.send", 1, by="ann", reason="it sends twice")
-        principals.disable(operator, stage.tenant, "svc:test", by="ann", reason="left")
         try:
-            for pid in dispatchers:
-                os.kill(pid, signal.SIGCONT)
+            with standing_still(dispatchers):
+                runs = [
+                    stage.send([step("bank.debit", "debit", reference=references[0])]),
+                    stage.send([step("mail.send", "debit", reference=references[1])]),
+                ]
+                calls = [stage.until_state(run, "debit", "INTENT_RECORDED") for run in runs]
+                principals.withdraw(operator, "mail.send", 1, by="ann", reason="it sends twice")
+                principals.disable(operator, stage.tenant, "svc:test", by="ann", reason="left")
             assert stage.ended(*runs) == ["STOPPED", "STOPPED"]
         finally:
             principals.restore(operator, "mail.send", 1, by="ann", reason="the test is over")
