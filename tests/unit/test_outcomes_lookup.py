@@ -1,22 +1,14 @@
 """What a lookup said: read by its own parse or the tool's, compared, and unclear where nothing is sure."""
 
 import dataclasses
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
-from fencepost.outcomes import (
-    Answered,
-    Lost,
-    NotSent,
-    classify_lookup,
-)
+from fencepost.outcomes import Answered, Lost, NotSent, classify_lookup
 from fencepost.tools import Absent, Found, Response, Tool, Unclear
 from tests.typing.user_code import Debit, DebitReceipt, debit
 
-NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
-REPLAYED = {"idempotent-replayed": "true"}
 PLAIN = dataclasses.replace(debit.tool, parse=None, lookup_parse=None)
 RAW = dataclasses.replace(PLAIN, returns=None)
 ARGS = Debit(order_id="o-1", amount=5)
