@@ -11,7 +11,8 @@ outcome is not known. What has become of a share the call's state says, and noth
 
 So a counter is, at any time, the sum of the shares of its calls that were not given back (I13). Evidence that
 reopens a call whose share was given back takes it again, whatever the limit says: what may have happened
-counts. The limit is then exceeded by what came to light, and nothing more is let go in that window.
+counts. So does what a restored ledger marks as perhaps sent, in the window of that moment. The limit is then
+exceeded by what came to light, and nothing more is let go in that window.
 
 Compensations take nothing, and give nothing back: an allowance says what may be let out of the door, not how
 much of it came home. A reused result takes nothing.
@@ -56,6 +57,9 @@ class Allowance(BaseModel):
     too). Without `resource` calls that name none are concerned as well. Each tenant has a counter of its own,
     and each principal, tool or resource where `per` says so. `window` is None for ever, or fixed windows that
     begin at multiples of it since 1970 in UTC; in a bundle it is written `60s`, `1h`, `1d`.
+
+    An allowance whose window, `per` or currency is changed counts anew, from nothing: what was used under the
+    old ones is not carried over. Limits and patterns can be changed without that.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -215,6 +219,37 @@ def shares(
             return Refusal(problem[0], allowance.id, f"allowance {allowance.id}: {problem[1]}")
         found.append(_share(allowance, asked))
     return tuple(found)
+
+
+def owed(
+    allowances: Sequence[Allowance], asked: Asked, held: frozenset[str] = frozenset()
+) -> tuple[tuple[Share, ...], tuple[str, ...]]:
+    """What a call that may have been sent has to hold, whatever the limits say, beside what it has (`held`);
+    and the allowances of which its share cannot be told. CanonicalError as in `shares`.
+    """
+    mine = [one for one in allowances if one.id not in held and concerns(one, asked)]
+    told_of = [one for one in mine if _problem(one, asked) is None]
+    unclear = tuple(one.id for one in mine if one not in told_of)
+    return tuple(_share(one, asked) for one in told_of), unclear
+
+
+def counting_anew(before: Iterable[Allowance], after: Iterable[Allowance]) -> list[str]:
+    """Allowances that are in both, and of which the second counts from nothing; a sentence for each."""
+    old, found = {one.id: one for one in before}, []
+    for new in after:
+        if (was := old.get(new.id)) is None:
+            continue
+        pairs = {
+            "window": (was.window, new.window),
+            "per": (frozenset(was.per) - {"tenant"}, frozenset(new.per) - {"tenant"}),
+            "currency": (was.spend and was.spend.currency, new.spend and new.spend.currency),
+        }
+        if names := [name for name, (one, other) in pairs.items() if one != other]:
+            what = " and ".join(names)
+            found.append(
+                f"allowance {new.id}: another {what}: it counts anew, what was used is not carried over"
+            )
+    return found
 
 
 def _problem(allowance: Allowance, asked: Asked) -> tuple[str, str] | None:

@@ -297,8 +297,9 @@ class App:
     def allowance(self, name: str, **said: Unpack[AllowanceOptions]) -> None:
         """Limit how many calls, or how much money, are let go per window; meanings as in `Allowance`.
 
-        It holds until a policy is published for the tenant; from then those of the policy in force do. An app
-        with an authority of its own keeps these. UsageError for one that cannot be used.
+        It holds beside those of the policy in force, unless that declares one of the same id, which then
+        takes its place. One whose window, `per` or currency is changed counts anew, from nothing. UsageError
+        for one that cannot be used.
         """
         self.allowances = read([*self.allowances, {"id": name, **said}])
 

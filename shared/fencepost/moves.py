@@ -51,9 +51,13 @@ def _canonical(_call: Call, _fact: Fact) -> Changes:
 
 
 def _leased(_call: Call, fact: Fact) -> Changes:
-    return fact.kept("owner", "fence") | (
-        {"ready_at": fact.time("ready_at")} if "ready_at" in fact.data else {}
-    )
+    ready: Changes = {"ready_at": fact.time("ready_at")} if "ready_at" in fact.data else {}
+    return fact.kept("owner", "fence") | ready | _holds(fact)
+
+
+def _holds(fact: Fact) -> Changes:
+    """What a call holds of allowances, where an event that lets nothing go tells it."""
+    return {"reserved": allowances.kept(fact["reserved"])} if "reserved" in fact.data else {}
 
 
 def _call_noted(_call: Call, _fact: Fact) -> Changes:
@@ -153,7 +157,7 @@ def _unknown(_call: Call, fact: Fact) -> Changes:
     if "epoch" in fact.data:  # sent, perhaps, in a time the ledger lost: what was asked before says nothing
         until = {"in_flight_until": fact.time("in_flight_until"), "quiet_at": fact.time("quiet_at")}
         restored = {**until, **fact.kept("fence"), "waits": False, "asks": 0, "lookup": None}
-        restored["restored"] = fact["epoch"]
+        restored |= {"restored": fact["epoch"], **_holds(fact)}
     return {
         **restored,
         "state": C.UNKNOWN,

@@ -1,8 +1,10 @@
 """Allowances while something else changes: the policy, the clock, the ledger itself, the message's number."""
 
+import itertools
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -24,7 +26,7 @@ from fencepost.ledger import policies
 from fencepost.ledger.connect import connect
 from fencepost.recovery import Answer
 from tests.awaiting import until
-from tests.integration.allowed import NOT_YET, name, under
+from tests.integration.allowed import NOT_YET, Allowed, euros, name, under
 from tests.integration.ledger_bench import TENANT, Bench
 from tests.integration.recovering import doubted, release, released_afterwards, restore
 
@@ -72,21 +74,122 @@ def _waits(bench: Bench) -> bool:
     return bool(bench.sql("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted")[0][0])
 
 
-def test_what_was_never_sent_as_far_as_a_restored_ledger_knows_takes_its_share_with_the_repeat(
+@dataclass
+class Mine(Allowed):
+    """Under an allowance of its own calls: a restore also marks what other tests have left behind."""
+
+    orders: set[str]
+
+    def calls(self, count: int, **how: Any) -> list[UUID]:
+        orders = [self.bench.order() for _ in range(count)]
+        self.orders.update(orders)
+        return self.planned(orders, **how)
+
+
+@contextmanager
+def _under_mine(bench: Bench, few: str, **limits: Any) -> Iterator[Mine]:
+    orders = set[str]()
+
+    def acts_on(args: Any) -> tuple[str, str]:
+        return ("mine" if args.order in orders else "other"), args.order
+
+    with under(bench, Allowance(id=few, resource="mine", **limits), acts_on=acts_on) as allowed:
+        yield Mine(bench, allowed.changes, orders)
+
+
+@contextmanager
+def _recovered(allowed: Allowed, *, knowing: bool) -> Iterator[None]:
+    """The ledger is restored, by a process that knows the tools and allowances or by one that does not."""
+    bench, before = allowed.bench, allowed.bench.operator
+    bench.operator = bench.ledger_as("operator", **allowed.changes) if knowing else before
+    try:
+        restore(bench)
+    finally:
+        bench.operator = before
+    yield
+    release(bench)
+
+
+def _found(allowed: Allowed, call: UUID) -> None:
+    """A reconciler asks about the call, and is told that it happened."""
+    bench = allowed.bench
+    order, term = doubted(bench, bench.call(call).run, call)
+    assert isinstance(order, c.Ask), order
+    assert bench.one(bench.looked_up(order, term, Answer.FOUND, "r-1")) == c.Done("SUCCEEDED")
+
+
+def test_what_may_have_been_sent_in_a_lost_time_holds_its_share_at_once_and_beyond_the_limit(
     bench: Bench,
 ) -> None:
     few = name()
-    with under(bench, Allowance(id=few, count=1)) as allowed:
-        call, second = allowed.calls(2)
-        restore(bench)
-        answers = [_absent(bench, one) for one in (call, second)]
-        assert isinstance(answers[0], c.Send)
-        assert answers[0].repeat
+    with _under_mine(bench, few, count=1, spend=euros(150)) as allowed:
+        first, second = allowed.calls(2)
+        with _recovered(allowed, knowing=True):
+            assert allowed.used(few) == [(2, 200)]
+        sibling, later = allowed.calls(2)
+        assert "is used up: 2 of 1 calls" in allowed.refused(sibling)
+        bench.ahead(4)
+        _found(allowed, first)
+        _found(allowed, second)
+        assert allowed.used(few) == [(2, 200)]
+        assert "is used up: 2 of 1 calls" in allowed.refused(later)
+
+
+def test_a_process_that_knows_the_tool_counts_what_the_one_that_recovered_could_not(bench: Bench) -> None:
+    few = name()
+    with _under_mine(bench, few, count=1) as allowed:
+        (call,) = allowed.calls(1)
+        with _recovered(allowed, knowing=False):
+            assert allowed.used(few) == []
+            order, term = doubted(bench, bench.call(call).run, call)
+            assert isinstance(order, c.Ask)
+            assert (allowed.held(call), allowed.used(few)) == ([few], [(1, 0)])
+            bench.one(bench.looked_up(order, term, Answer.FOUND, "r-1"))
+        assert bench.state(call) == "SUCCEEDED"
         assert allowed.used(few) == [(1, 0)]
-        # It may have happened: no denial says that it has not.
-        assert answers[1] == c.Done("UNKNOWN")
-        assert allowed.code(second) == "allowance_exceeded"
-        release(bench)
+        assert "is used up: 1 of 1 calls" in allowed.refused(allowed.calls(1)[0])
+
+
+@pytest.mark.parametrize("knowing", [True, False])
+def test_what_is_sent_after_all_needs_room_beside_all_that_may_have_been(bench: Bench, knowing: bool) -> None:
+    few = name()
+    with _under_mine(bench, few, count=1) as allowed:
+        call, second = allowed.calls(2)
+        with _recovered(allowed, knowing=knowing):
+            for one in (call, second):
+                doubted(bench, bench.call(one).run, one)
+            # Each may have happened: no denial says that it has not, and neither is let go beside the other.
+            bench.ahead(3)
+            answers = [_absent(bench, one) for one in (call, second)]
+            assert answers == [c.Done("UNKNOWN"), c.Done("UNKNOWN")]
+            assert {allowed.code(one) for one in (call, second)} == {"allowance_exceeded"}
+            assert allowed.used(few) == [(2, 0)]
+
+
+def test_one_that_fits_is_sent_with_the_share_it_holds_and_gives_it_back(bench: Bench) -> None:
+    few = name()
+    with _under_mine(bench, few, count=1) as allowed:
+        (call,) = allowed.calls(1)
+        with _recovered(allowed, knowing=True):
+            send = _absent(bench, call)
+            assert isinstance(send, c.Send), send
+            assert send.repeat
+        assert allowed.used(few) == [(1, 0)]
+        started = [e for e in bench.events(send.call.run) if e.type == "ToolAttemptStarted"][-1]
+        assert [share["allowance"] for share in started.data["reserved"]] == [few]
+
+
+def test_a_function_that_raises_stops_no_recovery_and_the_mark_names_what_is_not_counted(
+    bench: Bench,
+) -> None:
+    cash, few = name(), name()
+    allowances = Allowance(id=cash, spend=euros(500)), Allowance(id=few, count=5)
+    with under(bench, *allowances, amount=None) as allowed:
+        (call,) = allowed.calls(1)
+        with _recovered(allowed, knowing=True):
+            assert allowed.held(call) == [few]
+        marked = [e for e in bench.events(bench.call(call).run) if e.type == "ToolOutcomeMarkedUnknown"][-1]
+        assert marked.data["uncounted"] == [cash]
 
 
 def _absent(bench: Bench, call: UUID) -> Any:
@@ -139,15 +242,15 @@ def _publish(bench: Bench, tenant: str, *allowances: dict[str, Any]) -> int:
         return policies.publish(connection, bundle, tenant=tenant, by="ann", note="n").version
 
 
-def test_the_policy_in_force_decides_what_is_allowed_and_the_application_no_longer(bench: Bench) -> None:
+def test_allowances_of_the_policy_in_force_hold_beside_those_of_the_application(bench: Bench) -> None:
     own, theirs, later = name(), name(), name()
-    with under(bench, Allowance(id=own, count=1)) as allowed:
+    with under(bench, Allowance(id=own, count=3), Allowance(id=theirs, count=0, tool="none")) as allowed:
         bench.ledger = bench.ledger_as("worker", **allowed.changes, engines=Engines())
         first, second, third, fourth = allowed.calls(4)
         allowed.sent(first)
         _publish(bench, TENANT, {"id": theirs, "tool": "wallet.*", "count": 1, "window": "365d"})
         send, term = allowed.sent(second)
-        assert (allowed.held(second), allowed.used(own)) == ([theirs], [(1, 0)])
+        assert (allowed.held(second), allowed.used(own)) == ([theirs, own], [(2, 0)])
         assert "is used up: 1 of 1 calls" in allowed.refused(third)
         denied = [e for e in bench.events(bench.call(third).run) if e.type == "AuthorizationDenied"][-1]
         assert (denied.data["deciding"], denied.data["code"]) == (
@@ -159,7 +262,7 @@ def test_the_policy_in_force_decides_what_is_allowed_and_the_application_no_long
         version = _publish(bench, TENANT, {"id": theirs, "count": 0}, {"id": later, "count": 1})
         bench.ahead(1)
         allowed.sent(second)
-        assert allowed.held(second) == [theirs, later]
+        assert allowed.held(second) == [theirs, own, later]
         assert allowed.used(later) == [(1, 0)]
         assert theirs in allowed.refused(fourth)
         denied = [e for e in bench.events(bench.call(fourth).run) if e.type == "AuthorizationDenied"][-1]
@@ -168,7 +271,7 @@ def test_the_policy_in_force_decides_what_is_allowed_and_the_application_no_long
 
 def test_a_counter_that_is_not_locked_lets_nothing_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     few = name()
-    with under(bench, Allowance(id=few, count=5)) as allowed:
+    with under(bench, Allowance(id=few, count=5), acts_on=None, amount=None) as allowed:
         call = allowed.calls(1)[0]
         monkeypatch.setattr(counters, "lock", lambda *_: True)
         answer = allowed.claimed(call)
@@ -177,10 +280,52 @@ def test_a_counter_that_is_not_locked_lets_nothing_go(bench: Bench, monkeypatch:
         assert (bench.state(call), allowed.used(few)) == ("INTENT_RECORDED", [])
 
 
-def test_a_policy_that_cannot_be_used_has_no_allowances_and_denies_everything(bench: Bench) -> None:
+def test_an_allowance_of_the_application_does_not_go_away_with_a_policy_that_says_nothing_of_it(
+    bench: Bench,
+) -> None:
+    none = name()
+    with under(bench, Allowance(id=none, count=0)) as allowed:
+        bench.ledger = bench.ledger_as("worker", **allowed.changes, engines=Engines())
+        _publish(bench, TENANT)
+        assert f"allowance {none} is used up" in allowed.refused(allowed.calls(1)[0])
+        _publish(bench, TENANT, {"id": none, "count": 1})
+        allowed.sent(allowed.calls(1)[0])
+
+
+@pytest.mark.parametrize("named", ["\ud800", "a\0b"])
+def test_what_has_no_canonical_text_is_denied_by_name(bench: Bench, named: str) -> None:
+    few = name()
+    allowance = Allowance(id=few, per=("resource",), count=5)
+    with under(bench, allowance, acts_on=lambda _args: ("account", named)) as allowed:
+        (call,) = allowed.calls(1)
+        assert "not authorised (allowance_error): what it takes of allowances cannot" in allowed.refused(call)
+        assert allowed.code(call) == "allowance_error"
+
+
+@pytest.mark.parametrize("raising", [2, 3, 4])
+def test_a_function_that_raises_every_now_and_then_is_a_denial_wherever_it_does(
+    bench: Bench, raising: int
+) -> None:
+    asked = itertools.count(1)
+
+    def acts_on(args: Any) -> tuple[str, str]:
+        if next(asked) == raising:
+            raise ValueError("not now")
+        return "account", args.order
+
+    allowance = Allowance(id=name(), per=("resource",), count=5)
+    with under(bench, allowance, acts_on=acts_on) as allowed:
+        (call,) = allowed.calls(1)  # is asked once as it is recorded
+        allowed.refused(call)
+        assert allowed.code(call) == ("policy_error" if raising == 3 else "allowance_error")
+
+
+def test_a_policy_that_cannot_be_used_leaves_the_applications_allowances_and_denies_everything(
+    bench: Bench,
+) -> None:
     engines = Engines()
     unusable = engines.add(7, "{}")
     known = replace(bench.known, engines=engines, allowances=(Allowance(id=name(), count=1),))
     standing = replace(EVERYBODY, policies={TENANT: 7}, engines={7: unusable})
-    assert allow.in_force(known, standing, TENANT) == ()
+    assert allow.in_force(known, standing, TENANT) == known.allowances
     assert allow.in_force(known, EVERYBODY, TENANT) == known.allowances

@@ -13,7 +13,7 @@ from fencepost import commands as c
 from fencepost.allowances import Allowance
 from fencepost.clock import uuid7
 from fencepost.events import EventType
-from fencepost.ledger.guards.allowances import RELEASES, TAKES
+from fencepost.ledger.guards.allowances import CATCHES_UP, RELEASES, TAKES
 from tests.integration.allowed import name, under
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench
@@ -39,12 +39,18 @@ class Target:
             f"UPDATE fencepost.allowances SET {names} WHERE allowance = %s", *columns.values(), self.allowance
         )
 
-    def update(self, kind: str | None, role: str | None = WORKER, **columns: Any) -> str | None:
+    def update(
+        self, kind: str | None, role: str | None = WORKER, said: dict[str, Any] | None = None, **columns: Any
+    ) -> str | None:
         """Attempt a change of the counter with an event of that type."""
         if self.tried:  # an event within a savepoint would not be one of this transaction's own
             self.attack.connection.execute("RELEASE SAVEPOINT attempt")
         self.tried = True
-        event = self.attack.event(self.run, self.call, kind)[1] if kind is not None else uuid7()
+        event = (
+            self.attack.event(self.run, self.call, kind, **({"body": said} if said else {}))[1]
+            if kind is not None
+            else uuid7()
+        )
         change = {"event": event} | columns
         names = ", ".join(f"{column} = %s" for column in change)
         statement = f"UPDATE fencepost.allowances SET {names} WHERE allowance = %s"
@@ -67,6 +73,15 @@ def test_a_counter_rises_and_falls_with_the_events_that_say_so_and_with_no_other
     for kind in EventType:
         assert target.update(kind, used_count=3) == (None if kind in TAKES else "FP004"), kind
         assert target.update(kind, used_count=1) == (None if kind in RELEASES else "FP004"), kind
+
+
+def test_an_event_that_lets_nothing_go_has_a_counter_rise_only_where_it_tells_of_shares(
+    target: Target,
+) -> None:
+    for kind in CATCHES_UP:
+        assert target.update(kind, used_count=5) == "FP004", kind
+        assert target.update(kind, said={"reserved": []}, used_count=5) is None, target.attack.said
+        assert target.update(kind, said={"reserved": []}, used_count=1) == "FP004", kind
 
 
 def test_no_event_is_no_reason_and_an_old_one_was_one_before(target: Target) -> None:

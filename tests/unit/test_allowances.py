@@ -14,6 +14,7 @@ from fencepost.allowances import (
     Used,
     concerns,
     counted,
+    counting_anew,
     kept,
     read,
     refused,
@@ -271,3 +272,20 @@ def test_a_bundle_declares_what_an_application_does() -> None:
         read([written, written])
     with pytest.raises(UsageError, match="number 1"):
         read([{"count": 1}])
+
+
+def test_what_counts_anew_is_said_and_what_goes_on_is_not() -> None:
+    old = Allowance(id="few", count=1, spend=Money(currency="EUR", amount_minor=1, scale=2), per=("tool",))
+    euros = Money(currency="EUR", amount_minor=9, scale=2)
+    dollars = Money(currency="USD", amount_minor=1, scale=2)
+    for change, says in (
+        ({"count": 2, "spend": euros, "tool": "wallet.*"}, None),
+        ({"per": ("tool", "tenant")}, None),
+        ({"per": ("principal",)}, "another per:"),
+        ({"window": timedelta(days=1), "spend": dollars}, "another window and currency:"),
+        ({"spend": None}, "another currency:"),
+        ({"id": "other", "per": ()}, None),
+    ):
+        found = counting_anew([old], [old.model_copy(update=change)])
+        assert len(found) == (says is not None), change
+        assert says is None or says in found[0]

@@ -1,5 +1,6 @@
 """The checker on shares of allowances that no honest claim takes (I13)."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -108,3 +109,59 @@ def test_what_was_given_back_before_leaves_room_and_what_came_back_later_is_not_
     assert told(counters, 1, 250) == [
         "the counter k of allowance few counts 1 calls and 250; histories tell of 2 calls and 500"
     ]
+
+
+MARKED: dict[str, Any] = {"epoch": 1, "reserved": [SHARE | {"limit_count": 1}]}
+
+
+def marked(counters: Counters, call: UUID, body: dict[str, Any] = MARKED) -> tuple[RunStory, list[str]]:
+    """A restore marks a call; what is wrong with that."""
+    story = RunStory(calls={call: called("UNKNOWN", call)}, principal="svc:pay")
+    row = replace(event("ToolOutcomeMarkedUnknown", call=call), principal="operator:ann")
+    return story, [violation.message for violation in counters.tell(story, row, body)]
+
+
+def test_what_a_restore_marks_counts_and_is_held_against_the_limit_once_it_is_sent_from_here() -> None:
+    counters, other = Counters(), UUID(int=5)
+    first, found = marked(counters, CALL)
+    second, also = marked(counters, other)
+    assert found == also == []
+    assert told(counters, 2, 500) == []
+    assert "histories tell of 2 calls" in told(counters, 1, 250)[0]
+    for story, call in ((first, CALL), (second, other)):
+        story.calls[call].state = "DISPATCHING"
+        row = event("ToolAttemptStarted", AT + timedelta(seconds=1), call)
+        assert list(counters.tell(story, row, MARKED)) == []
+    (beyond,) = told(counters, 2, 500)
+    assert "with it 2 calls of allowance few, whose limit is 1," in beyond
+
+
+def test_a_mark_takes_as_of_the_runs_principal_and_not_of_who_recovers() -> None:
+    strange = SHARE | {"subject": {"tenant": "shop", "principal": "operator:ann"}}
+    _, found = marked(Counters(), CALL, {"epoch": 1, "reserved": [strange]})
+    assert "as of principal operator:ann" in found[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "later", "says"),
+    [
+        ({"epoch": 1}, None, "counts in any allowance is not told"),
+        ({"epoch": 1, "reserved": [], "uncounted": ["cash"]}, None, "counts in allowance cash is not told"),
+        ({"epoch": 1, "reserved": []}, None, None),
+        ({"epoch": 1}, {"reserved": [SHARE]}, None),
+        ({}, None, None),
+    ],
+)
+def test_what_nobody_could_count_after_a_restore_is_noted_once_it_has_happened(
+    body: dict[str, Any], later: dict[str, Any] | None, says: str | None
+) -> None:
+    counters = Counters()
+    story, _ = marked(counters, CALL, body)
+    if later is not None:
+        assert list(counters.tell(story, event("LeaseAcquired"), later)) == []
+    assert list(counters.unseen(tables(0, 0))) == []
+    story.calls[CALL].state = "SUCCEEDED"
+    found = list(counters.unseen(tables(0, 0)))
+    assert len(found) == (says is not None)
+    assert says is None or says in found[0]
+    assert list(Counters().unseen(tables(0, 0))) == []

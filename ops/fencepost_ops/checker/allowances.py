@@ -2,6 +2,9 @@
 
 The stated overshoot is none: an attempt takes its share under the counter's lock. What evidence brings back
 after it had been given back counts in the counter, and is not held against the limit: it was not let go then.
+Nor is what a call takes that a restored ledger marks as perhaps sent, until it is sent from here. Of such a
+call only its events tell whether an allowance concerned it: where no process that knew its tool and the
+allowances has said so, and it did have its effect, that is noted; it cannot be judged.
 Events are held against each other by the ledger's clock: where that was set back, so is what is found here.
 """
 
@@ -23,6 +26,9 @@ from fencepost_ops.checker.story import CallStory, RunStory, moment
 C = CallState
 
 _GIVEN_BACK: Final = frozenset({C.FAILED, C.REJECTED, C.CANCELLED})
+_TELL: Final = frozenset({"ToolAttemptStarted", "ToolOutcomeMarkedUnknown", "LeaseAcquired"})
+"""Events that may tell what a call holds: the last two only of one that a restore has marked."""
+_HAPPENED: Final = frozenset({C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 _KEPT_FOR: Final = timedelta(days=1)
 """How long a counter is there at least once its window has ended."""
 Counter = tuple[str, str]
@@ -48,20 +54,36 @@ class Counters:
         self._counting: dict[UUID, set[str]] = defaultdict(set)
         self._came_back: set[tuple[UUID, str]] = set()
         self._moves: dict[Counter, list[_Move]] = defaultdict(list)
+        self._untold: dict[UUID, tuple[CallStory, tuple[str, ...]]] = {}
+        """Calls that a restore has marked, and of which allowances their share is not told; none: of all."""
 
     def tell(self, story: RunStory, event: EventRow, body: Mapping[str, Any]) -> Iterator[Violation]:
         """Go on by one event, which the story knows already; what is wrong with a share it takes."""
         call = story.calls.get(event.call) if event.call is not None else None
         if call is None:
             return
-        said = body.get("reserved") if event.type == "ToolAttemptStarted" else None
+        said = body.get("reserved") if event.type in _TELL else None
+        if "epoch" in body and event.type == "ToolOutcomeMarkedUnknown" and not call.attempts:
+            self._untold[call.id] = call, ()
         if isinstance(said, list):
+            self._untold.pop(call.id, None)
+            if body.get("uncounted"):
+                self._untold[call.id] = call, tuple(map(str, body["uncounted"]))
             for share in said:
                 if share["key"] not in self._shares[call.id]:
-                    yield from _strange(share, event, call)
-                    self._shares[call.id][share["key"]] = share
+                    yield from _strange(share, event, call, story.principal or event.principal)
+                elif event.type == "ToolAttemptStarted" and (call.id, share["key"]) in self._came_back:
+                    self._let_go(call, share, event)
+                self._shares[call.id][share["key"]] = share
         if call.id in self._shares:
             self._follow(call, event)
+
+    def _let_go(self, call: CallStory, share: Mapping[str, Any], event: EventRow) -> None:
+        """What it took as it was marked is from now on what an attempt took, under the limits told here."""
+        self._came_back.discard((call.id, share["key"]))
+        moves = self._moves[event.tenant, share["key"]]
+        moves.append(_Move(event, -share["count"], -share["minor"], granted=False, share=share))
+        moves.append(_Move(event, share["count"], share["minor"], granted=True, share=share))
 
     def _follow(self, call: CallStory, event: EventRow) -> None:
         shares = self._shares[call.id]
@@ -88,13 +110,25 @@ class Counters:
             if (row.used_count, row.used_minor) != (0, 0):
                 yield _differs(counter, row, row.allowance, 0, 0)
 
+    def unseen(self, tables: Tables) -> Iterator[str]:
+        """What cannot be judged: effects of a restored ledger's lost time of which no share is told."""
+        if not tables.allowances and not self._moves:
+            return
+        for call, names in self._untold.values():
+            own = call.effect != "read" and not (call.compensates or call.reused)
+            if own and call.state in _HAPPENED and not call.attempts:
+                what = f"allowance {' and '.join(names)}" if names else "any allowance"
+                yield f"whether {call.named} counts in {what} is not told: a restore had lost how it was sent"
+
     @property
     def count(self) -> int:
         """How many counters histories tell of."""
         return len(self._moves)
 
 
-def _strange(share: Mapping[str, Any], event: EventRow, call: CallStory) -> Iterator[Violation]:
+def _strange(
+    share: Mapping[str, Any], event: EventRow, call: CallStory, principal: str
+) -> Iterator[Violation]:
     """Whether a share is one that this call may take: of its own window, tenant, principal and tool."""
     begins, ends = moment(share["since"]), moment(share["until"])
     if (begins is not None and event.recorded_at < begins) or (
@@ -102,7 +136,7 @@ def _strange(share: Mapping[str, Any], event: EventRow, call: CallStory) -> Iter
     ):
         text = f"it took from allowance {share['allowance']} in a window from {begins} to {ends}"
         yield at(event, text)
-    who = {"tenant": event.tenant, "principal": event.principal, "tool": call.tool}
+    who = {"tenant": event.tenant, "principal": principal, "tool": call.tool}
     for part, name in who.items():
         if share["subject"].get(part, name) != name:
             text = f"it took from allowance {share['allowance']} as of {part} {share['subject'][part]}"

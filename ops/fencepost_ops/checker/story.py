@@ -133,6 +133,7 @@ class RunStory:
     lease: tuple[str | None, int | None] | None = None
     term: tuple[str | None, int | None] | None = None
     created_at: datetime | None = None
+    principal: str | None = None
     deadline: datetime | None = None
     calls: dict[UUID, CallStory] = field(default_factory=dict)
     attempts: int = 0
@@ -185,6 +186,7 @@ class RunStory:
             self.fence = max(self.fence, body["fence"])
         if kind == "RunCreated":
             self.created_at, self.deadline = moment(body.get("created_at")), moment(body.get("deadline"))
+            self.principal = event.principal
         elif kind == "LeaseAcquired":
             self.lease = (body.get("owner"), body.get("fence"))
         elif kind == "ModelRequestStarted":

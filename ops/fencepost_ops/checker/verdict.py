@@ -53,6 +53,8 @@ def check(
     findings.looked("I13", seen.counters.count)
     if seen.counters.count and not tables.whole:
         findings.note("I13", "counters of allowances also count runs that were not read: check --all adds up")
+    for unseen in seen.counters.unseen(tables):
+        findings.note("I13", unseen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
     ledger = Ledgered(tables, seen.started, seen.people, seen.absent)

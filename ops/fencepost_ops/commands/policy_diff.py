@@ -6,6 +6,7 @@ import difflib
 import json
 from dataclasses import dataclass
 
+from fencepost.allowances import counting_anew, read
 from fencepost.authority.bundle import Bundle
 
 _TOOLS = "tools"
@@ -30,6 +31,13 @@ def differences(before: Bundle | None, after: Bundle) -> list[Difference]:
         if told := tuple(lines):
             found.append(Difference(name, told))
     return found
+
+
+def anew(before: Bundle | None, after: Bundle) -> list[str]:
+    """A sentence for each allowance that counts from nothing once the second is in force."""
+    if before is None:
+        return []
+    return counting_anew(read(before.allowances), read(after.allowances))
 
 
 def _texts(bundle: Bundle) -> dict[str, str]:

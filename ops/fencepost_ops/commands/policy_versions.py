@@ -16,7 +16,7 @@ from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger import policies
 from fencepost.ledger.connect import Connection
 from fencepost_ops.commands.output import print_json, print_table
-from fencepost_ops.commands.policy_diff import Difference, differences
+from fencepost_ops.commands.policy_diff import Difference, anew, differences
 from fencepost_ops.commands.policy_folder import FOLDER, checked
 from fencepost_ops.commands.policy_replay import Changed, replayed
 from fencepost_ops.commands.sayings import cut
@@ -134,9 +134,11 @@ def diff(
         app = session.need_app() if calls else None
         changed = replayed(connection, app, first, second, tenant, calls) if app is not None else []
     if as_json:
-        print_json({"diff": found, "calls": changed})
+        print_json({"diff": found, "calls": changed, "counting_anew": anew(first, second)})
         return
     _tell(found)
+    for sentence in anew(first, second):
+        click.echo(sentence)
     if calls:
         _tell_changed(changed)
 

@@ -14,6 +14,7 @@ import click
 from fencepost import commands
 from fencepost.app import App
 from fencepost.authority import AllowList
+from fencepost.authority.inforce import Engines
 from fencepost.clock import rfc3339
 from fencepost.contracts import ToolClass, tool_class
 from fencepost.decide.fold import Known
@@ -122,6 +123,8 @@ def _ledger(session: Session, app: App) -> Any:
         tool=lambda name, version: app.registry.get((name, version)),
         planner=lambda _name, _version: False,
         authority=AllowList(()),
+        engines=Engines() if app.governed else None,
+        allowances=app.allowances,
     )
     try:
         with session.errors():

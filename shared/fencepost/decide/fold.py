@@ -93,7 +93,8 @@ class Known:
     """Scopes of dependencies with a limit for the whole fleet."""
     engines: Engines | None = None
     allowances: tuple[Allowance, ...] = ()
-    """Those of the application; a policy in force has its own."""
+    """Those of the application: they hold beside those of a policy in force, unless that has one of their id.
+    """
 
 
 @dataclass(slots=True)

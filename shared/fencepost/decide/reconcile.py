@@ -62,7 +62,8 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
         return full
     fold.present(call.id, "claim")
     fold.takeovers = fold.takeovers + 1 if call.owner is not None else 0
-    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
+    owed = allow.caught_up(fold, call, tool) if call.restored is not None and call.reserved is None else {}
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command) | owed, call=call.id)
     if call.state == C.DISPATCHING:
         _take_over(fold, fold.call(call.id), tool, command.rand)
     if fold.call(call.id).state != C.UNKNOWN:

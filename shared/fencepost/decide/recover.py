@@ -3,7 +3,8 @@
 The ledger stands where it stood at an earlier moment, T. Between T and the restore workers went on: calls
 that are unsent here may have been sent, by terms that nobody here knows. So every such call is marked
 UNKNOWN, as if a lost worker had sent it until just now, and the recovery table settles it. Its key counts
-from T, the earliest it can have been sent. What was planned after T has left no trace here: while the ledger
+from T, the earliest it can have been sent, and it holds its share of every allowance known here (`allow`).
+What was planned after T has left no trace here: while the ledger
 is held nothing is planned, and an audit of the downstream says what happened. Pure.
 """
 
@@ -16,6 +17,7 @@ from typing import Any
 from fencepost import deadlines, operations
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import Answer, Restore, Restored
+from fencepost.decide import allow
 from fencepost.decide.fold import Fold, Presented
 from fencepost.events import EventType
 from fencepost.operations import Operation
@@ -95,6 +97,7 @@ def _mark(fold: Fold, call: Call, command: Restore) -> None:
         "quiet_at": rfc3339(max(quiet, call.quiet_at or quiet)),
         "fence": call.fence + FENCE_MARGIN,
     }
+    body |= allow.caught_up(fold, call, tool)
     _hold(fold, call, tool, command)
     fold.presented[call.id] = Presented("recover")
     begun = call.attempts if call.state == C.DISPATCHING else None  # of which nobody has told the outcome yet

@@ -154,9 +154,9 @@ def _taken(command: c.Claim, loaded: Loaded, known: Known) -> tuple[Share, ...]:
     except Exception:  # noqa: BLE001 - the application's functions: the claim is denied for what they raise
         found = ()
     more = () if isinstance(found, Refusal) else found
-    if isinstance(command, c.ClaimDoubt):
-        # What it catches up with, whether or not it is sent then; and what a restore had it take.
-        more = (*_missing(command, call, loaded, known), *allow.brought_in(call, loaded.now), *more)
+    if call.restored is not None:  # what it catches up with, sent or not; or what it took where it was marked
+        owed = _missing(command, call, loaded, known) if call.reserved is None else ()
+        more = (*owed, *allow.brought_in(call, loaded.now), *more)
     return more
 
 

@@ -16,7 +16,10 @@ from fencepost.clock import parse_rfc3339
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
 
-_AUTHORISING: Final = (c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation, c.DecideApproval)
+_AUTHORISING: Final = (
+    c.RecordTurn, c.ClaimCall, c.ClaimDoubt, c.RecordCompensation, c.DecideApproval,
+    c.Restore,  # what may have been sent takes of the allowances in force
+)  # fmt: skip
 
 # Operators write these rows by hand too, and no row may be what stops everybody's batches.
 _FIRST, _LAST = "0001-01-01T00:00Z", "9999-12-31T00:00Z"

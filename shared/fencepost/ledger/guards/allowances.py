@@ -12,6 +12,8 @@ FORGOTTEN_AFTER: Final = "1 day"
 """How long after its window's end a counter stays, for whoever looks at it."""
 TAKES: Final = ("ToolAttemptStarted", "RepairRequested")
 """An attempt reserves; evidence against an end brings back what had been released."""
+CATCHES_UP: Final = ("ToolOutcomeMarkedUnknown", "LeaseAcquired")
+"""They have a call of a restored ledger take its share, where they tell of one: it may have been sent."""
 RELEASES: Final = (
     "ToolAttemptFailed",
     "ToolEffectReconciled",
@@ -52,9 +54,11 @@ BEGIN
     END IF;
     -- An event of this very transaction: one that was there before has been counted.
     SELECT e.type INTO told FROM fencepost.events e
-        WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid;
+        WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
+            AND (e.type NOT IN ({_words(CATCHES_UP)}) OR e.body -> 'reserved' IS NOT NULL);
     IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
-            THEN told IN ({_words(RELEASES)}) ELSE told IN ({_words(TAKES)}) END) IS NOT TRUE THEN
+            THEN told IN ({_words(RELEASES)})
+            ELSE told IN ({_words((*TAKES, *CATCHES_UP))}) END) IS NOT TRUE THEN
         RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;

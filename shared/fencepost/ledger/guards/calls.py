@@ -166,13 +166,17 @@ _ATTEMPTS = """
         END IF;
 """
 
-# What a call holds of allowances is told once, as an attempt begins; what has become of it its state says.
+# What a call holds of allowances is told as an attempt begins; what has become of it its state says. Of one
+# that a restore has marked it is told there, or by who takes it up first.
 _HELD = """
         IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
             SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                 AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
-                AND e.body ->> 'reserved' = NEW.reserved) THEN
+                AND e.body ->> 'reserved' = NEW.reserved
+                AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
+                    OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
+                    OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
+                        AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
             RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

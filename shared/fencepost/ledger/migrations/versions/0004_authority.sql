@@ -294,8 +294,11 @@ BEGIN
         IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
             SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                 AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
-                AND e.body ->> 'reserved' = NEW.reserved) THEN
+                AND e.body ->> 'reserved' = NEW.reserved
+                AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
+                    OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
+                    OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
+                        AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
             RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
@@ -789,9 +792,11 @@ BEGIN
     END IF;
     -- An event of this very transaction: one that was there before has been counted.
     SELECT e.type INTO told FROM fencepost.events e
-        WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid;
+        WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
+            AND (e.type NOT IN ('ToolOutcomeMarkedUnknown', 'LeaseAcquired') OR e.body -> 'reserved' IS NOT NULL);
     IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
-            THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected') ELSE told IN ('ToolAttemptStarted', 'RepairRequested') END) IS NOT TRUE THEN
+            THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')
+            ELSE told IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') END) IS NOT TRUE THEN
         RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;
