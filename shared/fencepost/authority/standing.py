@@ -6,7 +6,7 @@ to it, and whoever delegated to them, each link valid now and from somebody who 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -16,6 +16,11 @@ from fencepost.authority.decisions import Authority
 
 MAX_LINKS: Final = 4
 """Delegations in a chain at most: longer ones are not looked for."""
+MAX_DELEGATIONS: Final = 100
+"""Living delegations to one principal at most; also principals at the end of its chains of one length."""
+TOO_MANY: Final = f"more than {MAX_DELEGATIONS} delegations lead to it; revoke some (fencepost revoke)"
+MOST_TOLD: Final = 50
+"""Roles and links that an event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,17 @@ class Standing:
     withdrawn: Mapping[tuple[str, int], str] = field(default_factory=dict)
     """By tool and version, why."""
     engines: Mapping[int, Authority] = field(default_factory=dict)
+    crowded: frozenset[tuple[str, str]] = frozenset()
+    """To whom more delegations lead than are read: their authority is not known, and they get nothing."""
+    _to: Mapping[tuple[str, str], Sequence[tuple[int, Delegation]]] = field(
+        init=False, repr=False, compare=False
+    )
+
+    def __post_init__(self) -> None:
+        to: dict[tuple[str, str], list[tuple[int, Delegation]]] = {}
+        for place, one in enumerate(self.delegations):
+            to.setdefault((one.tenant, one.delegate), []).append((place, one))
+        object.__setattr__(self, "_to", to)
 
     def disabled(self, tenant: str, principal: str) -> str | None:
         """Why the principal may have nothing done; None if it may."""
@@ -80,22 +96,30 @@ class Standing:
         of those `without`.
         """
         own = self.principals.get((tenant, principal), Principal())
-        roles, links, behind = dict.fromkeys(own.roles), list[str](), [principal]
+        roles, links, behind = dict.fromkeys(own.roles), list[str](), {principal: None}
         reached = [principal]
         for _ in range(MAX_LINKS):
             further: list[str] = []
-            for one in self.delegations:
-                known = one.tenant == tenant and one.delegate in reached and one.principal not in behind
-                if not known or one.principal in without or not one.valid(now, tool):
+            for _, one in sorted(
+                (found for name in reached for found in self._to.get((tenant, name), ())),
+                key=lambda found: found[0],
+            ):
+                if one.principal in behind or one.principal in without or not one.valid(now, tool):
                     continue
                 if self.disabled(tenant, one.principal) is not None:
                     continue
                 further.append(one.principal)
-                behind.append(one.principal)
+                behind[one.principal] = None
                 links.append(f"{one.principal}>{one.delegate}")
                 roles |= dict.fromkeys(self.principals.get((tenant, one.principal), Principal()).roles)
             reached = further
-        return Who(tuple(roles), tuple(links), tuple(behind[1:]))
+        return Who(tuple(roles), tuple(links), tuple(behind)[1:])
+
+
+def few(names: Sequence[str]) -> list[str]:
+    """The first of them, as an event tells them, and how many there are more."""
+    more = len(names) - MOST_TOLD
+    return [*names[:MOST_TOLD], f"and {more} more"] if more > 0 else list(names)
 
 
 EVERYBODY: Final = Standing()

@@ -18,6 +18,7 @@ from fencepost.authority import (
     AuthorizationRequest,
     approve_safely,
 )
+from fencepost.authority.standing import TOO_MANY, few
 from fencepost.canonical import parse, sanitize
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.commands import Answer, ClaimCall, DecideApproval, Denied, Done, Fenced, Gone, Moved
@@ -97,8 +98,8 @@ def _asked(
         "amount": judged.amount.model_dump() if judged.amount is not None else None,
         "resource": list(judged.resource) if judged.resource is not None else None,
         "requester": judged.principal,
-        "on_behalf_of": list(judged.on_behalf_of),
-        "delegation": list(judged.delegation),
+        "on_behalf_of": few(judged.on_behalf_of),
+        "delegation": few(judged.delegation),
         "turn": call.turn,
         "planner": fold.run.planner,
         "planner_version": fold.run.planner_version,
@@ -181,6 +182,9 @@ def _may(fold: Fold, call: Call, approval: Approval, command: DecideApproval) ->
     standing, tenant, who = fold.standing, call.tenant, command.by
     if (why := standing.disabled(tenant, who)) is not None:
         return f"{who} is disabled: {why}"
+    for one in (who, fold.run.principal):
+        if (tenant, one) in standing.crowded:
+            return f"{one}: {TOO_MANY}"
     judged = asked_request(fold, call, approval, command.approve)
     acts_for = standing.who(tenant, who, call.tool, fold.now).on_behalf_of
     if command.approve and (why := _not_again(approval, judged, command, acts_for)) is not None:
@@ -195,7 +199,7 @@ def _may(fold: Fold, call: Call, approval: Approval, command: DecideApproval) ->
         return f"{decision.reason} (policy {decision.policy_version})"
     authority = {"roles": found.roles, "on_behalf_of": found.on_behalf_of, "links": found.links}
     return {
-        **{name: list(value) for name, value in authority.items()},
+        **{name: few(value) for name, value in authority.items()},
         "policy": decision.policy_version,
         "deciding": list(decision.deciding),
     }

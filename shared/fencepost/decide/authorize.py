@@ -16,6 +16,7 @@ from fencepost.authority import (
     approve_safely,
     decide_safely,
 )
+from fencepost.authority.standing import TOO_MANY, few
 from fencepost.canonical import arguments_hash, parse, sanitize
 from fencepost.decide.fold import Fold
 from fencepost.money import Money
@@ -42,6 +43,8 @@ def authorize(
     if (why := standing.disabled(tenant, fold.run.principal)) is not None:
         who = sanitize(fold.run.principal, 80)
         return _denied("principal_disabled", f"{who} is disabled: {why}")
+    if (tenant, fold.run.principal) in standing.crowded:
+        return _denied("too_many_delegations", f"{sanitize(fold.run.principal, 80)}: {TOO_MANY}")
     engine = engine_of(fold, tenant)
     if engine is None:
         version = standing.policies[tenant]
@@ -96,6 +99,9 @@ def _standing_by(
     for one in approval.approved:
         if (disabled := standing.disabled(call.tenant, one.who)) is not None:
             lost = f"{one.who}, who gave it, is disabled: {disabled}"
+            continue
+        if (call.tenant, one.who) in standing.crowded:
+            lost = f"{one.who}, who gave it: {TOO_MANY}"
             continue
         acts_for = standing.who(call.tenant, one.who, call.tool, fold.now).on_behalf_of
         if not {one.who, *acts_for}.isdisjoint({asked.principal, *asked.on_behalf_of}):
@@ -183,7 +189,7 @@ def decision_body(fold: Fold, call: Call, decision: AuthorizationDecision, phase
         body["digests"] = dict(decision.digests)
     if fold.standing.principals or fold.standing.delegations:
         who = fold.standing.who(call.tenant, fold.run.principal, call.tool, fold.now)
-        body |= {"roles": list(who.roles), "delegation": list(who.links)}
+        body |= {"roles": few(who.roles), "delegation": few(who.links)}
     return body
 
 

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 from uuid import UUID, uuid4
 
+from fencepost.authority.standing import MAX_DELEGATIONS
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, NotFound, UsageError
@@ -101,6 +102,12 @@ _PRINCIPAL: Final = "tenant, principal, roles, disabled_at, reason, changed_at, 
 _DELEGATION: Final = (
     "tenant, id, principal, delegate, tools, since, until, made_by, reason, revoked_at, revoked_by"
 )
+# Two that delegate to the same one count after each other.
+_ALONE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(%(tenant)s || ' ' || %(delegate)s, 6))"
+_LIVING: Final = """
+SELECT count(*) FROM fencepost.delegations
+WHERE delegate = %(delegate)s AND tenant = %(tenant)s AND revoked_at IS NULL AND until > fencepost.now()
+"""
 _OF_TENANT: Final = "(tenant = %(tenant)s OR %(tenant)s::text IS NULL)"
 
 
@@ -253,7 +260,8 @@ def delegate(
     """From this commit until then `delegate` may act with the authority of `principal`, for these tools.
 
     It gives no more than `principal` has at each instant, and nothing while that is disabled. UsageError for
-    a moment that has passed by the ledger's clock, and for a delegation to oneself.
+    a moment that has passed by the ledger's clock, for a delegation to oneself, and for one more than
+    `MAX_DELEGATIONS` to one delegate of a tenant that hold or will.
     """
     if principal == delegate:
         raise UsageError("nobody delegates to themselves")
@@ -266,6 +274,11 @@ def delegate(
         "id": uuid4(),
     }
     with _noted(connection, by, reason) as who:
+        connection.execute(_ALONE, values)
+        ((living,),) = connection.execute(_LIVING, values).fetchall()
+        if living >= MAX_DELEGATIONS:
+            had = f"{sanitize(delegate, 80)} has {living} delegations, and may have {MAX_DELEGATIONS}"
+            raise UsageError(f"{had}: revoke some, or give it roles")
         row = connection.execute(
             f"INSERT INTO fencepost.delegations ({_DELEGATION})"
             " SELECT %(tenant)s, %(id)s, %(principal)s, %(delegate)s, %(tools)s, n, %(until)s, %(by)s,"
