@@ -35,7 +35,7 @@ BEGIN
             USING ERRCODE = 'FP004';
     END IF;
     IF '' IN (trim(NEW.name), trim(NEW.digest), trim(NEW.bundle), trim(NEW.published_by), trim(NEW.note))
-        OR NEW.tenant <> trim(NEW.tenant)
+        OR NEW.tenant <> '' AND trim(NEW.tenant) = ''
     THEN
         RAISE EXCEPTION 'policy version %: its name, digest, bundle, publisher and note must be said',
             NEW.version USING ERRCODE = 'FP004';
