@@ -1,7 +1,7 @@
 """A policy bundle: what is written in a folder, published as one text, and in force under a version.
 
     bundle.json             {"name": "shop", "approval": {"within": "24h"}, "allowances": []}
-    *.cedar                 the policies
+    *.cedar                 the policies: at most 500, of 256 KiB together
     schema.cedarschema      optional: types and entities of one's own, added to the generated schema
     entities.json           optional: Cedar entities, such as the roles of principals and what roles include
     tests/*.json            requests and the decisions expected of them (see `policytests`)

@@ -21,6 +21,7 @@ from datetime import timedelta
 from types import ModuleType
 from typing import Any, Final
 
+from fencepost.authority.nesting import too_deep
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
 
@@ -30,8 +31,13 @@ APPROVE: Final = "approve"
 """The group of the actions of approving."""
 OURS: Final = "fencepost."
 """How the ids of the built-in rules begin; no policy's may."""
+MAX_POLICIES: Final = 500
+"""Of a bundle. So many take up to 5 ms for a decision and 0.3 s to be compiled."""
+MAX_TEXT: Final = 256 * 1024
+"""Bytes of a bundle's policies together, without what stands between them."""
 
-_TOKEN: Final = re.compile(r'//[^\n]*|"(?:[^"\\]|\\.)*+"|;', re.DOTALL)
+# A text that does not end goes on to the end of the file: else each of its quotes would be looked at anew.
+_TOKEN: Final = re.compile(r'//[^\n]*|"(?:[^"\\]|\\.)*+"?|;', re.DOTALL)
 _NAMED: Final = re.compile(r"[\w.:/ -]{1,100}", re.ASCII)
 _SPAN: Final = re.compile(r"(?:\d+[smhd])+", re.ASCII)
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -137,26 +143,44 @@ def _line_end(text: str, at: int, end: int) -> int:
 
 
 def statements(files: Mapping[str, str]) -> tuple[list[Statement], list[str]]:
-    """The policies of these texts in the order of their names, and what is wrong, `file:line: sentence`."""
+    """The policies of these texts in the order of their names, and what is wrong, `file:line: sentence`.
+
+    Of more than may be judged none is looked into: every process would have to, and be held up.
+    """
     found: list[Statement] = []
     problems: list[str] = []
     places: dict[str, str] = {}
-    for file, text in sorted(files.items()):
-        for line, piece in pieces(text):
-            try:
-                one = _statement(file, line, piece)
-            except ValueError as error:
-                problems.append(f"{file}:{line}: {sanitize(error, 300)}")
-                continue
-            if one.id in places:
-                problems.append(f"{one.place}: the id {one.id} is taken by the policy at {places[one.id]}")
-                continue
-            places[one.id] = one.place
-            found.append(one)
+    texts = [(file, line, piece) for file, text in sorted(files.items()) for line, piece in pieces(text)]
+    if (why := _too_much([piece for _, _, piece in texts])) is not None:
+        return [], [why]
+    for file, line, piece in texts:
+        try:
+            one = _statement(file, line, piece)
+        except ValueError as error:
+            problems.append(f"{file}:{line}: {sanitize(error, 300)}")
+            continue
+        if one.id in places:
+            problems.append(f"{one.place}: the id {one.id} is taken by the policy at {places[one.id]}")
+            continue
+        places[one.id] = one.place
+        found.append(one)
     return found, problems
 
 
+def _too_much(texts: list[str]) -> str | None:
+    size = sum(len(text.encode()) for text in texts)
+    if len(texts) <= MAX_POLICIES and size <= MAX_TEXT:
+        return None
+    return (
+        f"there are {len(texts)} policies of {size} bytes, and a bundle holds at most {MAX_POLICIES} of "
+        f"{MAX_TEXT}: each call is judged by all of them; let one policy speak of a role or an attribute, "
+        "not of each principal"
+    )
+
+
 def _statement(file: str, line: int, text: str) -> Statement:
+    if (why := too_deep(text)) is not None:
+        raise ValueError(why)
     parsed = json.loads(cedar().policies_to_json_str(text))
     if parsed["templates"]:
         raise ValueError("a template (?principal, ?resource) cannot be linked here; write a policy")
@@ -183,14 +207,21 @@ _CONTEXT: Final = {"Var": "context"}
 
 def context_reads(node: Any) -> frozenset[str] | None:
     """The attributes of `context` named in Cedar's own JSON of an expression; None where it stands alone."""
-    if node == _CONTEXT:
-        return None
-    if isinstance(node, dict):
-        access = node.get(".", node.get("has"))
-        if len(node) == 1 and isinstance(access, dict) and access.get("left") == _CONTEXT:
-            return frozenset({access["attr"]})
-    inner = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return union_of(context_reads(one) for one in inner)
+    found: set[str] = set()
+    waiting = [node]
+    while waiting:  # not by recursion: a worker has used up part of Python's stack already
+        one = waiting.pop()
+        if one == _CONTEXT:
+            return None
+        if not isinstance(one, dict):
+            waiting.extend(one if isinstance(one, list) else ())
+            continue
+        access = one.get(".", one.get("has"))
+        if len(one) == 1 and isinstance(access, dict) and access.get("left") == _CONTEXT:
+            found.add(access["attr"])
+        else:
+            waiting.extend(one.values())
+    return frozenset(found)
 
 
 def union_of(reads: Iterable[frozenset[str] | None]) -> frozenset[str] | None:
