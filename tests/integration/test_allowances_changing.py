@@ -320,6 +320,18 @@ def test_a_function_that_raises_every_now_and_then_is_a_denial_wherever_it_does(
         assert allowed.code(call) == ("policy_error" if raising == 3 else "allowance_error")
 
 
+def test_a_restore_counts_in_the_allowances_of_the_policy_in_force(bench: Bench) -> None:
+    theirs = name()
+    with _under_mine(bench, name(), count=9) as allowed:
+        allowed.changes["engines"] = Engines()
+        bench.ledger = bench.ledger_as("worker", **allowed.changes)
+        _publish(bench, TENANT, {"id": theirs, "resource": "mine", "count": 1})
+        (call,) = allowed.calls(1)
+        with _recovered(allowed, knowing=True):
+            assert theirs in allowed.held(call)
+        assert allowed.used(theirs) == [(1, 0)]
+
+
 def test_a_policy_that_cannot_be_used_leaves_the_applications_allowances_and_denies_everything(
     bench: Bench,
 ) -> None:

@@ -15,9 +15,11 @@ from fencepost import commands as c
 from fencepost.allowances import Allowance
 from fencepost.decide import allow
 from fencepost.ledger import allowances as counters
+from fencepost.recovery import Answer
 from fencepost_ops.checker import Report, Violation, check
 from tests.integration.allowed import DONE, NOT_DONE, NOT_YET, Allowed, name, under
 from tests.integration.ledger_bench import Bench
+from tests.integration.recovering import doubted, released_afterwards, restore
 
 
 def checked(bench: Bench, *runs: UUID) -> Report:
@@ -117,6 +119,36 @@ def test_a_counter_of_which_no_history_tells_is_found(bench: Bench) -> None:
         (violation,) = found(checked(bench), few)
         assert "histories tell of 0 calls" in violation.message
         bench.sql("DELETE FROM fencepost.allowances WHERE allowance = %s", few)
+
+
+def test_an_effect_of_a_lost_time_that_nobody_could_count_is_noted_and_one_that_was_counted_is_not(
+    bench: Bench,
+) -> None:
+    few = name()
+    with under(bench, Allowance(id=few, count=1)) as allowed, released_afterwards(bench):
+        calls = allowed.calls(2)  # and whatever other tests have left is marked as well
+        knowing, bench.operator = bench.operator, bench.ledger_as("operator", **allowed.changes)
+        try:
+            restore(bench)
+        finally:
+            bench.operator = knowing
+        for call in calls:
+            order, term = doubted(bench, bench.call(call).run, call)
+            assert bench.one(bench.looked_up(order, term, Answer.FOUND, "r-1")) == c.Done("SUCCEEDED")
+        assert [allowed.held(call) for call in calls] == [[few], [few]]
+        assert (found(checked(bench), few), _notes(bench)) == ([], ())
+    with released_afterwards(bench):
+        (call,) = allowed.calls(1)
+        restore(bench)
+        order, term = doubted(bench, bench.call(call).run, call)
+        bench.one(bench.looked_up(order, term, Answer.FOUND, "r-1"))
+        (note,) = _notes(bench)
+        assert f"whether call {call} (wallet.debit) counts in any allowance is not told" in note
+
+
+def _notes(bench: Bench) -> tuple[str, ...]:
+    (notes,) = [verdict.notes for verdict in checked(bench).verdicts if verdict.invariant == "I13"]
+    return notes
 
 
 def test_a_counter_may_be_gone_a_day_after_its_window_and_no_sooner(bench: Bench) -> None:

@@ -170,6 +170,33 @@ def test_what_a_call_holds_changes_only_as_its_attempt_says(
         assert attacked.update("calls", call, change) == expected, attacked.said
 
 
+@pytest.mark.parametrize(
+    ("kind", "stands", "told", "expected"),
+    [
+        ("LeaseAcquired", {"restored": 1}, "k", None),
+        ("LeaseAcquired", {"restored": 1}, "other", "FP001"),
+        ("LeaseAcquired", {"restored": None}, "k", "FP001"),
+        ("LeaseAcquired", {"restored": 1, "reserved": "[]"}, "k", "FP001"),
+        ("LeaseAcquired", {"restored": 1, "attempts": 1}, "k", "FP001"),
+        ("ToolOutcomeMarkedUnknown", {"restored": 1}, "k", "FP001"),  # that is the recovering office's
+    ],
+)
+def test_what_a_restored_call_holds_is_told_once_by_who_takes_it_up(
+    bench: Bench, kind: str, stands: dict[str, Any], told: str, expected: str | None
+) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    with attack(bench) as attacked:
+        attacked.put("calls", call, state="UNKNOWN", doubt=True, owner="holder", fence=5, **stands)
+        text = json.dumps({"reserved": [{"key": told}]}, separators=(",", ":"))
+        seq, identity, _ = attacked.event(run, call, kind, worker="next", fence=6)
+        attacked.force("UPDATE fencepost.events SET body = %s::json WHERE id = %s", text, identity)
+        change = {"presented_owner": "next", "presented_fence": 6, "owner": "next", "fence": 6}
+        assert attacked.update("calls", call, change | {"version": seq, "reserved": SHARE}) == expected, (
+            attacked.said
+        )
+
+
 def test_no_call_begins_with_a_share(bench: Bench) -> None:
     run = bench.start()
     call = bench.debit(run, bench.order())

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import psycopg
@@ -306,6 +307,19 @@ def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
     fence.ok("policy", "publish", second, *WHY)
     assert f"+{NOTES.strip()}" in fence.ok("policy", "diff")
     assert "is neither a version nor a folder" in fence.refused(2, "policy", "diff", "1", "nowhere")
+
+
+def test_the_comparison_says_which_allowances_count_anew(fence: Shell, tmp_path: Path) -> None:
+    said: dict[str, Any] = {"id": "few", "count": 3, "window": "1h"}
+    folders = [folder(tmp_path / "abc"[n], DEBITS) for n in range(3)]
+    for path, change in zip(folders, ({}, {"count": 4}, {"window": "1d"}), strict=True):
+        settings = json.loads((Path(path) / "bundle.json").read_text())
+        (Path(path) / "bundle.json").write_text(json.dumps(settings | {"allowances": [said | change]}))
+    fence.ok("policy", "publish", folders[0], *WHY)
+    assert "counts anew" not in fence.ok("policy", "diff", folders[1])
+    sentence = "allowance few: another window: it counts anew, what was used is not carried over"
+    assert sentence in fence.ok("policy", "diff", folders[2])
+    assert fence.json("policy", "diff", folders[2])["counting_anew"] == [sentence]
 
 
 PAYS = """
