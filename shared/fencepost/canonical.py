@@ -247,8 +247,9 @@ def arguments_hash(value: object) -> str:
 
 # Controls but tab and line ends, directional overrides, surrogates; backslashes that would read as escapes.
 _HIDDEN = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
-_SHOWN = re.compile(rf"(\\+)(?=[u{_HIDDEN}])|[{_HIDDEN}]")
-_CUT_ESCAPE = re.compile(r"\\+(?:u[0-9a-f]{0,3})?\Z")
+# A run of backslashes is tried from its beginning only: from each of them, a long one would take forever.
+_SHOWN = re.compile(rf"(?<!\\)(\\++)(?=[u{_HIDDEN}])|[{_HIDDEN}]")
+_CUT_ESCAPE = re.compile(r"(?<!\\)\\++(?:u[0-9a-f]{0,3})?\Z")
 
 
 def sanitize(text: object, limit: int) -> str:

@@ -378,3 +378,30 @@ def test_a_preview_of_what_has_no_text_is_its_type() -> None:
             raise RuntimeError
 
     assert sanitize(Mute(), 200).endswith("Mute without a text>")
+
+
+_HIDDEN = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff"
+
+
+def plainly_sanitized(text: str, limit: int) -> str:
+    """The rule as it reads; takes the square of a run of backslashes."""
+
+    def visible(match: re.Match[str]) -> str:
+        return match[0] * 2 if match[1] else f"\\u{ord(match[0]):04x}"
+
+    safe = re.sub(rf"(\\+)(?=[u{_HIDDEN}])|[{_HIDDEN}]", visible, text[: limit + 1])
+    if len(safe) <= limit:
+        return safe
+    return re.sub(r"\\+(?:u[0-9a-f]{0,3})?\Z", "", safe[: limit - 1]) + "…"
+
+
+@given(st.text("\\\\\\u0a\0\x1b\u202e\ud800\nz", max_size=60), st.integers(1, 70))
+def test_backslashes_are_read_as_the_plain_rule_reads_them(text: str, limit: int) -> None:
+    assert sanitize(text, limit) == plainly_sanitized(text, limit)
+
+
+def test_a_long_run_of_backslashes_takes_no_time() -> None:
+    run = "\\" * 1_000_000  # by its square, hours
+    assert sanitize(run, len(run)) == run
+    assert sanitize(f"{run}u", 2_000_100) == f"{run}{run}u"
+    assert sanitize(f"{run}z\0", len(run) + 2) == f"{run}z…"
