@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+import time
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -13,7 +14,9 @@ from hypothesis import strategies as st
 from fencepost.dependencies import DependencySpec
 from fencepost.outcomes import Answered, Applied, Lost, Refused, Unsure
 from fencepost.tools import Response
-from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools import credentials as module
+from fencepost_workers.tools.credentials import WITHHELD, Credentials
+from fencepost_workers.tools.spellings import Sought
 
 SECRET = 'c4n/ry"+<x>=='
 
@@ -156,3 +159,156 @@ def test_no_value_survives(value: str, spell: Any, around: str) -> None:
         spell(value).strip('"') not in hidden.replace("***", "") or spell(value).strip('"') in around + around
     )
     assert hiding.hide("nothing at all") == "nothing at all" or value in "nothing at all"
+
+
+def of(*secrets: str) -> Credentials:
+    return Credentials.of(DependencySpec("d"), secrets)
+
+
+def in_json(text: str) -> str:
+    return json.dumps(text)[1:-1]
+
+
+SPELL: Any = [
+    in_json,
+    lambda text: json.dumps(text, ensure_ascii=False)[1:-1].replace("/", "\\/"),
+    lambda text: quote(text, safe=""),
+    quote_plus,
+    html.escape,
+    lambda text: "".join(f"&#{ord(c)};" if not c.isalnum() else c for c in text),
+    lambda text: "".join(f"\\u{ord(c):04x}" if ord(c) < 0x10000 else c for c in text),
+]
+
+
+@given(
+    st.lists(st.sampled_from(SPELL), min_size=1, max_size=4),
+    st.sampled_from([ODD, SECRET, "hunter2hunter2", "a b+c%41d\\n&lt;e", "correct+horse/battery=staple"]),
+    st.booleans(),
+)
+def test_up_to_four_spellings_one_in_the_other_are_read_in_any_order(
+    spell: list[Any], value: str, as_answer: bool
+) -> None:
+    echo = value
+    for one in spell:
+        echo = one(echo)
+    text = f"before; {echo} ;after"
+    hiding = of(value)
+    hidden = hiding.hide_bytes(text.encode()).decode() if as_answer else hiding.hide(text)
+    assert hidden == "before; *** ;after"
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        quote(quote(ODD)),
+        quote(json.dumps({"p": ODD})),
+        html.escape(json.dumps({"p": ODD})),
+        html.escape(html.escape(ODD)),
+        json.dumps(json.dumps(json.dumps(json.dumps(json.dumps({"p": ODD}))))),
+        repr(ODD.encode()),
+        base64.encodebytes(b"u" * 50 + ODD.encode()).decode(),
+        json.dumps(base64.encodebytes(b"u" * 50 + ODD.encode()).decode()),
+        quote(base64.b64encode(b"user:" + ODD.encode()).decode(), safe=""),
+    ],
+)
+def test_spellings_within_others_are_hidden_and_what_stands_around_stays(echo: str) -> None:
+    hidden = of(ODD).hide(f"before; {echo} ;after")
+    assert hidden.startswith("before; ")
+    assert hidden.endswith(" ;after")
+    assert "***" in hidden
+    assert "ss" not in hidden
+    assert "3NzQ" not in hidden.replace("\n", "")  # of its base64
+
+
+FRAGMENTS = ["\\", "\\u", "\\ud83d", "\\ude00", "\\x", "%", "%4", "%41", "&#", "&#x", "&#1", ";", "&amp"]
+FRAGMENTS += ["0", "1", "9" * 30, "f", "+", " ", "\n", "\r", '"', "é", "\xff", "€", "😀", "\ud83d", "hunter2"]
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=40).map("".join), st.binary(max_size=40))
+def test_nothing_an_outside_text_holds_makes_hiding_raise_or_changes_it(text: str, data: bytes) -> None:
+    hiding = of("c0rrect-horse", ODD)
+    assert hiding.hide(text) == text
+    assert hiding.hide_bytes(data) == data
+    assert hiding.hide(f"{text} - c0rrect-horse - {text}") == f"{text} - *** - {text}"
+
+
+@pytest.mark.parametrize("text", ["&#" + "1" * 5000 + ";", "&#x" + "f" * 5000 + ";", "&#0;&#1114112;&bogus;"])
+def test_numbers_no_character_has_lose_no_answer(text: str) -> None:
+    answered = Answered(Response(200, {"x": text}, f'{{"page": "{text} {SECRET}"}}'.encode()), 1)
+    hidden = of(SECRET).hide_sent(answered)
+    assert hidden == Answered(Response(200, {"x": text}, f'{{"page": "{text} ***"}}'.encode()), 1)
+
+
+def test_what_cannot_be_searched_is_withheld_and_its_outcome_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_data: bytes) -> Any:
+        raise RecursionError(SECRET)
+
+    hiding = of(SECRET)
+    monkeypatch.setattr(module, "readings", broken)
+    answered = hiding.hide_sent(Answered(Response(200, {"x": SECRET}, SECRET.encode()), 2))
+    assert answered == Answered(Response(200, {"x": WITHHELD}, WITHHELD.encode()), 2)
+    assert hiding.hide_sent(Lost("c", SECRET, 1)) == Lost("c", WITHHELD, 1)
+    applied = hiding.hide_outcome(Applied(json.dumps(SECRET), None))
+    assert isinstance(applied, Applied)
+    assert json.loads(applied.result_json_text) == WITHHELD[1:-1]
+
+
+def lines(count: int, start: str = "") -> str:
+    return "\n".join(f"{start}{base64.b64encode(str(n).encode() * 12).decode():.60}" for n in range(count))
+
+
+HARD: Any = {
+    "backslashes": lambda n: "\\" * n,
+    "units": lambda n: "\\ud83d\\\\" * (n // 8),
+    "digits": lambda n: "&#" + "1" * n,
+    "zeros": lambda n: "&#" + "0" * n,
+    "hashes": lambda n: "&#" * (n // 2),
+    "names": lambda n: "&" + "a" * n,
+    "percents": lambda n: "%25" * (n // 3),
+    "deep": lambda n: "%" + "25" * (n // 2),
+    "mixed": lambda n: "\\u0026#37;41%5c" * (n // 15),
+    "ends": lambda n: "A\n" * (n // 2),
+    "same": lambda n: "A" * n,
+}
+
+
+@pytest.mark.parametrize(
+    ("secret", "hard"),
+    [(secret, hard) for secret in ("hunter2hunter2", "p@ss/word+1234") for hard in HARD]
+    + [(lines(600, "A" * 12), hard) for hard in ("same", "ends", "mixed")],
+)
+def test_time_grows_with_the_text_and_not_with_its_square(secret: str, hard: str) -> None:
+    """Eight times the text takes some eight times as long; by its square it would be 64 times."""
+    hiding = of(secret)
+
+    def seconds(size: int) -> float:
+        text = f"{secret.splitlines()[0]}{HARD[hard](size)}"
+        begun = time.thread_time()
+        assert "***" in hiding.hide(text)
+        return time.thread_time() - begun
+
+    least = max(min(seconds(4_000) for _ in range(3)), 0.004)
+    assert min(seconds(32_000) for _ in range(2)) < 24 * least
+
+
+def test_a_secret_of_64_kb_is_hidden_whole_by_lines_and_in_base64() -> None:
+    key = lines(1280)
+    assert 60_000 < len(key) < 65_536
+    hiding = of(key)
+    assert hiding.hide(f"it is {key}.") == "it is ***."
+    assert hiding.hide(json.dumps({"key": key})) == '{"key": "***"}'
+    assert hiding.hide(f"<{key.splitlines()[700]}>") == "<***>"
+    assert hiding.hide(key.replace("\n", "\r\n")) == "***"
+    assert len(hiding.hide(base64.encodebytes(key.encode()).decode())) < 16
+
+
+@given(
+    st.lists(st.text("ab", min_size=6, max_size=12), min_size=18, max_size=60, unique=True),
+    st.text("ab", max_size=80),
+)
+def test_many_are_found_as_one_by_one(told: list[str], text: str) -> None:
+    sought = Sought(one.encode() for one in told)
+    spans = sought.spans(text.encode())
+    assert all(text[start:end] in told for start, end in spans)
+    left = "".join("-" if any(start <= at < end for start, end in spans) else c for at, c in enumerate(text))
+    assert not any(one in left for one in told)

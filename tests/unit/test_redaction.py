@@ -13,7 +13,7 @@ import pytest
 from fencepost.dependencies import DependencySpec
 from fencepost_workers import redaction
 from fencepost_workers.redaction import Redaction
-from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools.credentials import WITHHELD, Credentials
 
 CANARY = "canary-7f3a/9c+e5"
 
@@ -146,3 +146,45 @@ def test_among_many_each_is_found_however_it_is_spelled(value: str) -> None:
     for spelled in spellings:
         assert known.hide(f"a{spelled}z") != f"a{spelled}z", spelled
     assert known.hide(value[:-1]) == value[:-1]
+
+
+def test_numbers_no_character_has_do_not_make_logging_raise(log: tuple[logging.Logger, Kept]) -> None:
+    logger, kept = log
+    try:
+        raise ValueError(f"the model said &#{'1' * 5000} and {CANARY}")
+    except ValueError:
+        logger.exception("a planner failed")
+    assert "&#111" in kept.texts[0]
+    assert "and ***" in kept.texts[0]
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError(CANARY)
+
+
+def test_a_record_that_cannot_be_searched_is_withheld_and_nobody_is_told_by_an_error(
+    log: tuple[logging.Logger, Kept], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, kept = log
+    logger.warning(Mute())
+    assert kept.texts == [WITHHELD]
+    assert redaction.said(Mute()) == "Mute without a text"
+
+    def broken(_data: bytes) -> Any:
+        raise RecursionError(CANARY)
+
+    monkeypatch.setattr(redaction, "readings", broken)
+    try:
+        raising()
+    except ValueError:
+        logger.warning("sent %s", CANARY, exc_info=True, stack_info=True)
+    assert redaction.PROCESS.hide(CANARY) == WITHHELD
+    assert kept.texts[1].startswith(WITHHELD)
+    assert "canary" not in "".join(kept.texts)
+
+
+def test_a_log_line_of_many_backslashes_is_cleaned_in_time() -> None:
+    known = Redaction()
+    known.learn(canary())
+    assert known.hide(CANARY + "\\" * 1_000_000) == "***" + "\\" * 1_000_000

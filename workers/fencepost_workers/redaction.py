@@ -12,8 +12,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from fencepost_workers.tools.credentials import LEAST_CHARS, Credentials
-from fencepost_workers.tools.spellings import readings
+from fencepost_workers.tools.credentials import WITHHELD, Credentials, as_bytes, as_text, without
+from fencepost_workers.tools.spellings import LEAST_BYTES, readings
 
 log = logging.getLogger(__name__)
 
@@ -41,20 +41,39 @@ class Redaction:
                 self._known.popitem(last=False)
 
     def hide(self, text: str) -> str:
-        """The text without them."""
+        """The text without them. Never raises: `WITHHELD` where it cannot be searched."""
+        try:
+            return as_text(self._hide(as_bytes(text)))
+        except Exception:  # noqa: BLE001 - whoever logs an error must not meet another
+            return WITHHELD
+
+    def _hide(self, data: bytes) -> bytes:
         with self._lock:
             known = list(self._known.values())
-        texts = (text, *readings(text))  # once for all: undoing escapes is what costs
-        begun = _begun(texts, frozenset[str]().union(*(one.starts for one in known)))
+        if not known:
+            return data
+        read = list(readings(data))  # once for all: undoing escapes is what costs
+        begun = _begun((reading.data for reading in read), frozenset().union(*(one.starts for one in known)))
+        spans: list[tuple[int, int]] = []
         for one in known:
-            if not one.starts.isdisjoint(begun) and one.found_in(texts):
-                text = one.hide(text)
-        return text
+            if not one.starts.isdisjoint(begun):
+                spans += [span for reading in read for span in one.spans(reading)]
+        return without(data, spans)
 
     def clean(self, record: logging.LogRecord) -> None:
-        """Take them out of a record. Its exception becomes text: frames hold values nobody wrote down."""
+        """Take them out of a record. Its exception becomes text: frames hold values nobody wrote down.
+
+        Never raises; of a record that cannot be read or searched nothing is shown.
+        """
         if not self._known:
             return
+        try:
+            self._clean(record)
+        except Exception:  # noqa: BLE001 - whoever logs an error must not meet another
+            record.msg, record.args = WITHHELD, None
+            record.exc_info = record.exc_text = record.stack_info = None
+
+    def _clean(self, record: logging.LogRecord) -> None:
         try:
             message = record.getMessage()
         except Exception:  # noqa: BLE001 - logging would print the arguments to say so
@@ -70,13 +89,13 @@ class Redaction:
             record.stack_info = self.hide(record.stack_info)
 
 
-def _begun(texts: Iterable[str], starts: frozenset[str]) -> set[str]:
-    """Which of these beginnings occur: one walk through the texts, however many values are known."""
+def _begun(read: Iterable[bytes], starts: frozenset[bytes]) -> set[bytes]:
+    """Which of these beginnings occur: one walk through each, however many values are known."""
     return {
         start
-        for text in texts
-        for at in range(len(text) - LEAST_CHARS + 1)
-        if (start := text[at : at + LEAST_CHARS]) in starts
+        for data in read
+        for at in range(len(data) - LEAST_BYTES + 1)
+        if (start := data[at : at + LEAST_BYTES]) in starts
     }
 
 
@@ -86,7 +105,11 @@ learn = PROCESS.learn
 
 def said(error: Exception | str) -> str:
     """What an error says, without what this process has to hide: for a row that keeps it."""
-    return PROCESS.hide(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+    try:
+        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is
+        text = f"{type(error).__name__} without a text"
+    return PROCESS.hide(text)
 
 
 def install() -> None:

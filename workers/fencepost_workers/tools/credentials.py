@@ -2,25 +2,32 @@
 
 What counts as one: the value of a header that is set as `env:NAME`, or whose name speaks of authentication;
 also what follows its scheme, what Basic encodes, and each cookie; and the secrets that arguments name. Each
-is found as it is and in the escapes of JSON, URLs, forms and HTML, a secret in base64 too. What does not:
-values under `LEAST_CHARS` characters, and other encodings of one.
+is found as it is and in the escapes of JSON, URLs, forms and HTML in any order, as `tools/spellings.py` says;
+a secret in base64 too, also wrapped. What does not: values under `LEAST_CHARS` characters, and other
+encodings of one (hex, compression, UTF-16, base64 of an escaped secret or of base64).
+
+Hiding never raises and takes time in proportion to the text. What cannot be searched is withheld as a whole.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import cached_property, lru_cache
-from typing import Final
+from functools import lru_cache
+from typing import Final, TypeVar
 
 from fencepost.dependencies import DependencySpec
 from fencepost.outcomes import Answered, Applied, Lost, Outcome, Sent
 from fencepost.tools import Response
-from fencepost_workers.tools.spellings import pattern, readings, spelled
+from fencepost_workers.tools.spellings import Kind, Reading, Sought, readings, spelled
 
 HIDDEN: Final = "***"
+WITHHELD: Final = '"*** withheld: it could not be searched for secrets ***"'
+"""Stands for a text that was not searched; JSON, since results have to be."""
+
 LEAST_CHARS: Final = 6
 """A shorter value would be found by chance, and texts torn where nothing was told."""
 
@@ -35,15 +42,18 @@ _TELLING: Final = re.compile(
 class Credentials:
     """The credentials of one dependency, replaced by `***` wherever they come back.
 
-    `starts`: the first `LEAST_CHARS` characters of all that is looked for.
+    `starts`: the first bytes of all that is looked for.
     """
 
-    def __init__(self, values: Iterable[str], encoded: Iterable[str] = ()) -> None:
-        self._encoded = frozenset(encoded)
-        told = {value for value in values if len(value) >= LEAST_CHARS} | self._encoded
-        self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))  # the longest first
-        self._sought = tuple({spelling: None for value in self._values for spelling in spelled(value)})
-        self.starts = frozenset(spelling[:LEAST_CHARS] for spelling in self._sought)
+    def __init__(self, values: Iterable[str]) -> None:
+        told = {value for value in values if len(value) >= LEAST_CHARS}
+        self._values = tuple(sorted(told, key=lambda value: (-len(value), value)))
+        forms: defaultdict[Kind, set[bytes]] = defaultdict(set)
+        for value in self._values:
+            for kind, form in spelled(value):
+                forms[kind].add(form)
+        self._sought = {kind: Sought(told) for kind, told in forms.items()}
+        self.starts = frozenset[bytes]().union(*(sought.starts for sought in self._sought.values()))
 
     def __repr__(self) -> str:
         return f"<{len(self._values)} credentials>"
@@ -53,10 +63,6 @@ class Credentials:
         """All that is looked for."""
         return self._values
 
-    @cached_property
-    def _loosely(self) -> re.Pattern[str]:  # takes milliseconds to make, and few need it
-        return re.compile("|".join(pattern(value, encoded=value in self._encoded) for value in self._values))
-
     @classmethod
     def of(cls, spec: DependencySpec, secrets: Sequence[str] = ()) -> Credentials:
         """Those of a dependency, read now, and these secrets. Raises UsageError where `sent_headers` does."""
@@ -65,14 +71,19 @@ class Credentials:
         return _cached(tuple(told), tuple(secrets))
 
     def hide(self, text: str) -> str:
-        """The text without credentials."""
-        if not self._values or not (self.found_in((text,)) or self.found_in(readings(text))):
-            return text
-        return self._loosely.sub(HIDDEN, text)
+        """The text without credentials. Never raises: `WITHHELD` where it cannot be searched."""
+        return _or_withheld(lambda: as_text(self.hide_bytes(as_bytes(text))), WITHHELD)
 
-    def found_in(self, readings_of_a_text: Iterable[str]) -> bool:
-        """Whether one of them is in a text, of which these are the readings."""
-        return any(value in reading for reading in readings_of_a_text for value in self._sought)
+    def hide_bytes(self, data: bytes) -> bytes:
+        """The bytes of a text without credentials."""
+        if not self._values:
+            return data
+        return without(data, [span for reading in readings(data) for span in self.spans(reading)])
+
+    def spans(self, reading: Reading) -> list[tuple[int, int]]:
+        """Where they stand in what was read, as far as this reading of it shows them."""
+        sought = self._sought.get(reading.kind)
+        return [] if sought is None else reading.source(sought.spans(reading.data))
 
     def hide_sent(self, sent: Sent) -> Sent:
         """What came of a request, without credentials in body, headers or message."""
@@ -87,7 +98,7 @@ class Credentials:
 
     def _hide_answer(self, answer: Response) -> Response:
         headers = {name: self.hide(value) for name, value in answer.headers.items()}
-        body = self.hide(answer.body.decode("latin-1")).encode("latin-1")  # any bytes, and back
+        body = _or_withheld(lambda: self.hide_bytes(answer.body), WITHHELD.encode())
         return Response(answer.status, headers, body)
 
     def hide_outcome(self, outcome: Outcome) -> Outcome:
@@ -98,11 +109,42 @@ class Credentials:
         return replace(outcome, code=self.hide(outcome.code), message=self.hide(outcome.message))
 
 
+_T = TypeVar("_T", str, bytes)
+
+
+def _or_withheld(hidden: Callable[[], _T], withheld: _T) -> _T:
+    try:
+        return hidden()
+    except Exception:  # noqa: BLE001 - what happened is told all the same, and its text is not
+        return withheld
+
+
+def as_bytes(text: str) -> bytes:
+    """A text as it is searched: its UTF-8, also of half characters."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def as_text(data: bytes) -> str:
+    """And back."""
+    return data.decode("utf-8", "surrogatepass")
+
+
+def without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
+    """The bytes with `***` in place of these parts, those that overlap as one."""
+    kept: list[bytes] = []
+    done = 0
+    for start, end in sorted(spans):
+        if start >= done:
+            kept += [data[done:start], HIDDEN.encode()]
+        done = max(done, end)
+    return b"".join((*kept, data[done:]))
+
+
 @lru_cache(maxsize=64)
 def _cached(headers: tuple[tuple[str, str], ...], secrets: tuple[str, ...]) -> Credentials:
     told = [part for name, value in headers for part in _parts(name, value)]
     parts = [part for value in secrets for part in (value, value.strip(), *_lines(value))]
-    return Credentials([*told, *parts], {form for value in secrets for form in _encoded(value)})
+    return Credentials([*told, *parts, *(form for value in secrets for form in _encoded(value))])
 
 
 def _lines(secret: str) -> Iterator[str]:
@@ -111,7 +153,7 @@ def _lines(secret: str) -> Iterator[str]:
 
 def _encoded(secret: str) -> Iterator[str]:
     """What base64 makes of a secret, wherever it begins in what is encoded."""
-    data = secret.encode()
+    data = as_bytes(secret)
     for before in range(3):  # bytes in front of it in its group of three
         whole = base64.b64encode(bytes(before) + data)
         # A character at an edge is made of a neighbour's bits too.
