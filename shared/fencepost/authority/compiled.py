@@ -15,6 +15,7 @@ from typing import Any, Final
 from fencepost.allowances import read as read_allowances
 from fencepost.authority.bundle import PRINCIPAL, RESOURCE, ROLE, SCHEMA, Bundle, uid_of
 from fencepost.authority.decisions import Approver, AuthorizationRequest
+from fencepost.authority.nesting import nested_types
 from fencepost.authority.shapes import Projection, Unfit, instant_text, projection
 from fencepost.authority.statements import Statement, cedar, statements, union_of
 from fencepost.canonical import digest, encode, sanitize
@@ -53,6 +54,8 @@ class Compiled:
         self.bundle = bundle
         found, problems = statements(bundle.policies)
         text = "\n".join(statement.text for statement in found)
+        if (why := nested_types(bundle.schema)) is not None:
+            raise InvalidBundle([*problems, f"{SCHEMA}: {why}"])
         schema = bundle.vocabulary.schema(bundle.schema)
         try:
             self._schema = engine.Schema.from_str(schema)
