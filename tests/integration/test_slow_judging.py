@@ -3,16 +3,20 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 import pytest
 
 from fencepost import commands as c
+from fencepost.allowances import Allowance
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
 from fencepost.clock import uuid7
 from fencepost.ledger import stopwatch
 from fencepost.ledger.connect import IDLE_IN_TRANSACTION_S
 from fencepost.ledger.stopwatch import JUDGED_S, Stopwatch, TooSlowError
+from fencepost.money import Money
+from tests.integration.allowed import euros, name, under
 from tests.integration.ledger_bench import TENANT, Bench
 
 
@@ -80,10 +84,29 @@ def test_one_that_outlasts_postgres_costs_its_neighbours_no_turn(three: Three) -
 def test_many_that_are_too_slow_together_are_asked_in_halves(
     three: Three, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopwatch, "JUDGED_S", 0.5)
-    slow = three.judged_by(set(three.orders), 0.3)
+    monkeypatch.setattr(stopwatch, "JUDGED_S", 0.9)
+    slow = three.judged_by(set(three.orders), 0.35)
     assert [type(answer).__name__ for answer in three.claim()] == ["Send"] * 3
     assert slow.asked > 3
+
+
+def test_a_slow_amount_is_told_apart_before_counters_are_locked(bench: Bench) -> None:
+    order, claimed, asked = bench.order(), [False], [0]
+
+    def amount(args: Any) -> Money:
+        if args.order == order and claimed[0]:
+            asked[0] += 1
+            time.sleep(IDLE_IN_TRANSACTION_S + 0.5)
+        return euros(args.minor)
+
+    with under(bench, Allowance(id=name(), count=9), amount=amount) as allowed:
+        calls = allowed.planned([bench.order(), order])
+        claimed[0] = True
+        sent, slow = bench.ledger.apply([allowed.claim(call) for call in calls])
+    assert isinstance(sent, c.Send)
+    assert isinstance(slow, c.Broken)
+    assert "acts_on and amount" in slow.why
+    assert asked == [1]
 
 
 # -- the stopwatch -----------------------------------------------------------------------------------------
