@@ -179,17 +179,25 @@ def test_one_that_fits_is_sent_with_the_share_it_holds_and_gives_it_back(bench: 
         assert [share["allowance"] for share in started.data["reserved"]] == [few]
 
 
-def test_a_function_that_raises_stops_no_recovery_and_the_mark_names_what_is_not_counted(
-    bench: Bench,
-) -> None:
+def test_a_recovery_names_what_is_not_counted_and_no_function_that_raises_stops_it(bench: Bench) -> None:
     cash, few = name(), name()
-    allowances = Allowance(id=cash, spend=euros(500)), Allowance(id=few, count=5)
-    with under(bench, *allowances, amount=None) as allowed:
-        (call,) = allowed.calls(1)
-        with _recovered(allowed, knowing=True):
-            assert allowed.held(call) == [few]
-        marked = [e for e in bench.events(bench.call(call).run) if e.type == "ToolOutcomeMarkedUnknown"][-1]
-        assert marked.data["uncounted"] == [cash]
+    raising = False
+
+    def acts_on(args: Any) -> tuple[str, str]:
+        if raising:
+            raise ValueError("not now")
+        return "account", args.order
+
+    allowances = Allowance(id=cash, spend=euros(500)), Allowance(id=few, count=5000)
+    for raises, held, unclear in ((False, [few], [cash]), (True, [], [cash, few])):
+        with under(bench, *allowances, amount=None, acts_on=acts_on) as allowed:
+            (call,) = allowed.calls(1)
+            raising = raises
+            with _recovered(allowed, knowing=True):
+                assert allowed.held(call) == held
+            raising = False
+        marked = [e for e in bench.events(bench.call(call).run) if e.type == "ToolOutcomeMarkedUnknown"]
+        assert marked[-1].data["uncounted"] == unclear
 
 
 def _absent(bench: Bench, call: UUID) -> Any:
