@@ -220,6 +220,14 @@ def test_spellings_within_others_are_hidden_and_what_stands_around_stays(echo: s
     assert "3NzQ" not in hidden.replace("\n", "")  # of its base64
 
 
+@given(st.text("\\nu061é", min_size=6, max_size=10), *[st.text('\\nu061é"/\n', max_size=6)] * 2)
+def test_what_was_json_stays_json(value: str, before: str, after: str) -> None:
+    for ascii_only in (True, False):
+        text = json.dumps({"a": f"{before}{value}{after}", "b": 1}, ensure_ascii=ascii_only)
+        assert json.loads(of(value).hide(text))["b"] == 1
+        assert "***" in of(value).hide(text)
+
+
 FRAGMENTS = ["\\", "\\u", "\\ud83d", "\\ude00", "\\x", "%", "%4", "%41", "&#", "&#x", "&#1", ";", "&amp"]
 FRAGMENTS += ["0", "1", "9" * 30, "f", "+", " ", "\n", "\r", '"', "é", "\xff", "€", "😀", "\ud83d", "hunter2"]
 

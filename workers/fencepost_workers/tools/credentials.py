@@ -33,6 +33,7 @@ LEAST_CHARS: Final = 6
 
 _LEAST_PART: Final = 12
 """Characters of a part of a secret that is hidden by itself."""
+_ESCAPE_BEGUN: Final = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?\Z")
 _URLSAFE: Final = str.maketrans("+/", "-_")
 _TELLING: Final = re.compile(
     r"auth|cookie|credential|key|passw|secret|session|signature|token", re.IGNORECASE
@@ -130,14 +131,45 @@ def as_text(data: bytes) -> str:
 
 
 def without(data: bytes, spans: list[tuple[int, int]]) -> bytes:
-    """The bytes with `***` in place of these parts, those that overlap as one."""
+    """The bytes with `***` in place of these parts, those that overlap as one.
+
+    An escape that one of them begins or ends in goes with it: what was JSON stays JSON.
+    """
     kept: list[bytes] = []
     done = 0
-    for start, end in sorted(spans):
-        if start >= done:
-            kept += [data[done:start], HIDDEN.encode()]
-        done = max(done, end)
+    for start, end in _joined(spans):
+        before = data[done:start]
+        kept += [before[: len(before) - _begun_escape(before)], HIDDEN.encode()]
+        done = end
+        if _ends_odd(data[start:end]) and data[end : end + 1] in (b"\\", b'"'):
+            done += 1
     return b"".join((*kept, data[done:]))
+
+
+def _joined(spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    start, end = 0, 0
+    for begins, ends in sorted(spans):
+        if begins >= end:
+            if end:
+                yield start, end
+            start = begins
+        end = max(end, ends)
+    if end:
+        yield start, end
+
+
+def _begun_escape(before: bytes) -> int:
+    """How many bytes at its end are an escape that goes on."""
+    found = _ESCAPE_BEGUN.search(before[-5:])
+    if found is None:
+        return 0
+    size = len(found[0])
+    return size if _ends_odd(before[: len(before) - size + 1]) else 0
+
+
+def _ends_odd(data: bytes) -> bool:
+    """Whether an odd number of backslashes is at its end."""
+    return (len(data) - len(data.rstrip(b"\\"))) % 2 == 1
 
 
 @lru_cache(maxsize=64)

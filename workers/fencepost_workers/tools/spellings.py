@@ -1,9 +1,9 @@
 """The ways a text may be spelled when somebody gives it back, and where in their bytes it then stands. PURE.
 
 Escapes of JSON (and of Python's `repr` of bytes), of URLs and forms, and of HTML are undone, each kind by
-itself and all of them again and again, up to `LAYERS` times in any order; a run of backslashes counts as one,
-so JSON within JSON is read at any depth. Not read: more layers than that, other encodings, and a spelling
-whose first bytes complete an escape that somebody began in front of it.
+itself (JSON twice) and all of them again and again, up to `LAYERS` times in any order; there a run of
+backslashes counts as one, so JSON within JSON is read at any depth. Not read: more layers than that, other
+encodings, and a spelling whose first characters complete an escape that was begun in front of it.
 
 Everything here is linear in what is read: no pattern can match, or fail, over one byte more than twice.
 """
@@ -24,10 +24,11 @@ LEAST_BYTES: Final = 6
 
 _LEAST_UNWRAPPED: Final = 12
 _HEX: Final = "[0-9a-fA-F]"
-_BACKSLASHES: Final = (
-    rf"\\++(?:u(?P<high>[dD][89abAB]{_HEX}{{2}})\\++u(?P<low>[dD][c-fC-F]{_HEX}{{2}})"
+_BACKSLASH: Final = (
+    rf"\\(?:u(?P<high>[dD][89abAB]{_HEX}{{2}})\\u(?P<low>[dD][c-fC-F]{_HEX}{{2}})"
     rf"|u(?P<unit>{_HEX}{{4}})|x(?P<byte>{_HEX}{{2}})|(?P<one>.?))"
 )
+_RUN: Final = _BACKSLASH.replace(r"\\", r"\\++")
 _PERCENT: Final = f"%(?P<percent>{_HEX}{{2}})"
 _ENTITY: Final = (
     r"&(?:#0*+(?P<decimal>[0-9]{1,7}+)(?![0-9]);?"
@@ -40,10 +41,11 @@ def _of(pattern: str) -> re.Pattern[bytes]:
     return re.compile(pattern.encode(), re.DOTALL)
 
 
-JSON: Final = _of(_BACKSLASHES)
+JSON: Final = _of(_BACKSLASH)
+_RUNS: Final = _of(_RUN)
 URL: Final = _of(_PERCENT)
 HTML: Final = _of(_ENTITY)
-ALL: Final = _of(f"{_BACKSLASHES}|{_PERCENT}|{_ENTITY}")
+ALL: Final = _of(f"{_RUN}|{_PERCENT}|{_ENTITY}")
 LINES: Final = _of(r"[\r\n]++")
 """The ends of lines, as MIME and PEM put them into base64."""
 
@@ -91,7 +93,7 @@ def undone(data: bytes, kind: re.Pattern[bytes]) -> bytes:
     if kind is LINES:
         return data.translate(None, b"\r\n")
     if kind is ALL and len(kinds := _present(data)) < 2:  # one pattern is quicker than all of them
-        return _as_in_forms(kinds[0].sub(_quickly, data) if kinds else data)
+        return _as_in_forms((_RUNS if kinds[0] is JSON else kinds[0]).sub(_quickly, data) if kinds else data)
     data = kind.sub(_quickly, data)
     return _as_in_forms(data) if kind is URL or kind is ALL else data
 
@@ -152,8 +154,11 @@ def readings(data: bytes) -> Iterator[Reading]:
     yield first
     alone = [Reading(undone(data, kind), kind, first) for kind in _present(data)]
     yield from alone
+    if alone and alone[0].kind is JSON and b"\\" in alone[0].data:
+        yield Reading(undone(alone[0].data, JSON), JSON, alone[0])
     for _ in range(LAYERS):
-        known = last is first and len(alone) == 1  # then all there is has been undone already
+        # All there is has been undone already, if no backslashes stand side by side.
+        known = last is first and len(alone) == 1 and b"\\\\" not in data
         more = _as_in_forms(alone[0].data) if known else undone(last.data, ALL)
         if more == last.data:
             break
@@ -173,14 +178,14 @@ def spelled(text: str) -> Iterator[tuple[Kind, bytes]]:
     for form in {data, twice}:
         yield None, form
         for kind, said in _spelled(form):
-            if len(said) >= LEAST_BYTES:  # of some, as of backslashes only, undoing leaves nothing
+            if len(said) >= LEAST_BYTES:  # of backslashes too little may be left
                 yield kind, said
 
 
 def _spelled(data: bytes) -> Iterator[tuple[Kind, bytes]]:
+    yield JSON, data
     yield HTML, data
     yield URL, data.replace(b" ", b"+")
-    yield JSON, undone(data, JSON)
     for _ in range(LAYERS):
         before, data = data, undone(data, ALL)
         yield ALL, data
