@@ -312,7 +312,8 @@ def test_two_bundles_are_compared_by_text_and_by_what_they_would_decide(
 def test_the_comparison_says_which_allowances_count_anew(fence: Shell, tmp_path: Path) -> None:
     said: dict[str, Any] = {"id": "few", "count": 3, "window": "1h"}
     folders = [folder(tmp_path / "abc"[n], DEBITS) for n in range(3)]
-    for path, change in zip(folders, ({}, {"count": 4}, {"window": "1d"}), strict=True):
+    changes: list[dict[str, Any]] = [{}, {"count": 4}, {"window": "1d"}]
+    for path, change in zip(folders, changes, strict=True):
         settings = json.loads((Path(path) / "bundle.json").read_text())
         (Path(path) / "bundle.json").write_text(json.dumps(settings | {"allowances": [said | change]}))
     fence.ok("policy", "publish", folders[0], *WHY)
