@@ -17,7 +17,7 @@ import click
 
 from fencepost import __version__
 from fencepost.canonical import reveal
-from fencepost.errors import FencepostError
+from fencepost.errors import FencepostError, UsageError
 from fencepost.settings import redact
 from fencepost_ops.commands.session import app_option, dsn_option, redis_option
 
@@ -141,6 +141,7 @@ class CommandLine(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         try:
+            _need_text(sys.argv[1:] if args is None else args)
             answer = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.exceptions.NoArgsIsHelpError as error:
             click.echo(error.format_message())
@@ -164,6 +165,13 @@ class CommandLine(click.Group):
                 _say(f"a bug in fencepost, or in the application ({what}); --traceback shows where", _BUG)
             )
         sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def _need_text(args: Sequence[str]) -> None:
+    """UsageError for a word that is no UTF-8: neither Postgres nor a terminal takes half a character."""
+    for word in args:
+        if not word.isascii() and any("\ud800" <= char <= "\udfff" for char in word):
+            raise UsageError(f"{word[:60]!a} is no text in UTF-8; write it, or name the file, otherwise")
 
 
 def _exists(module: str) -> bool:

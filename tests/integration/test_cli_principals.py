@@ -31,6 +31,38 @@ def operator(bench: Bench, shell: Shell) -> Iterator[Connection]:
         yield connection
 
 
+def test_a_delegation_ends_within_the_calendar_and_its_end_is_told_as_a_time(shell: Shell) -> None:
+    pair = ("delegate", "--from", "ann", "--to", WHO, *OF, *WHY)
+    assert "--for ends after the year 9999" in shell.refused(2, *pair, "--for", "3000000d")
+    shell.ok(*pair, "--until", "9999-12-31T23:59:59Z")
+    told = shell.ok("delegations", *OF)
+    assert "a person acts" not in told
+    assert " d " in told.splitlines()[1].partition(" in ")[2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("delegations", "--tenant"),
+        ("approvals", "--tenant"),
+        ("approvals", "--run"),
+        ("allowances", "--tenant"),
+        ("policy", "history", "--tenant"),
+        ("principals", "--tenant"),
+        ("explain",),
+    ],
+)
+def test_half_a_character_is_refused_wherever_it_is_given(shell: Shell, words: tuple[str, ...]) -> None:
+    assert "'half \\ud800' is no text in UTF-8" in shell.refused(2, *words, "half \ud800")
+
+
+@pytest.mark.parametrize(
+    "command", ["approvals", "allowances", "intake", "outbox", "principals", "runs", "unresolved"]
+)
+def test_a_limit_has_a_limit(shell: Shell, command: str) -> None:
+    assert "1<=x<=1000000" in shell.refused(2, command, "--limit", str(10**20))
+
+
 def test_a_principal_is_disabled_enabled_and_given_roles_and_everything_is_noted(shell: Shell) -> None:
     assert shell.ok("principals", role="reader") == "no principal has roles, and none is disabled\n"
     assert shell.ok("principal", "disable", WHO, *OF, *WHY) == f"{WHO} of {TENANT} is disabled\n"

@@ -10,15 +10,20 @@ from fencepost.allowances import spelled
 from fencepost.ledger import listings
 from fencepost.ledger.counters import Counter, counters
 from fencepost_ops.commands.output import print_json, print_table, shown, when
-from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+from fencepost_ops.commands.session import (
+    LIMIT,
+    Session,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
 
 
 @click.command()
 @tenant_option
 @click.option("--all", "past", is_flag=True, help="Also windows that have ended, for a day.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=1000, show_default=True, help="How many at most."
-)
+@click.option("--limit", type=LIMIT, default=1000, show_default=True, help="How many at most.")
 @dsn_option
 @json_option
 @pass_session

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,6 +14,7 @@ from fencepost.states import CallState
 from fencepost_ops.commands import asked
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.commands.session import (
+    LIMIT,
     Session,
     app_option,
     by_option,
@@ -26,12 +27,13 @@ from fencepost_ops.commands.session import (
 )
 
 C = CallState
+_OPEN: Final = frozenset({C.INTENT_RECORDED, C.AWAITING_APPROVAL})
 
 
 @click.group(invoke_without_command=True)
 @tenant_option
 @click.option("--run", metavar="RUN", help="Only of this run: its id, the beginning of one, or its key.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many at most.")
 @dsn_option
 @json_option
 @pass_session
@@ -143,10 +145,11 @@ def _decide(
         state = decide(found.call, by, reason, seen=seen)
     with session.connection() as connection:
         now = reading.asked(connection, found.tenant, found.call)
+        against = reading.against(connection, found.tenant, found.call) if state in _OPEN else []
     missing = now.approval.missing if now is not None and state == C.AWAITING_APPROVAL else 0
     if as_json:
         told = {"call": found.call, "run": found.run, "tenant": found.tenant, "state": state}
-        print_json(told | {"missing": missing})
+        print_json(told | {"missing": missing, "against": against})
     elif state == C.AWAITING_APPROVAL:
         click.echo(f"call {found.call} waits for {asked.persons(missing)} more, under another login")
     elif state == C.INTENT_RECORDED:
@@ -155,3 +158,5 @@ def _decide(
         )
     else:
         click.echo(f"call {found.call} is {state}")
+    if against and not as_json:
+        click.echo(f"as it stands now it will be refused all the same: {'; '.join(against)}")

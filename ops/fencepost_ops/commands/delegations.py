@@ -9,7 +9,7 @@ import click
 
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.ledger import listings, principals
-from fencepost_ops.commands.durations import DURATION
+from fencepost_ops.commands.durations import DURATION, spoken
 from fencepost_ops.commands.output import print_json, print_table, shown, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
@@ -58,7 +58,7 @@ def delegations_(session: Session, ended: bool, tenant: str | None, as_json: boo
             one.tools,
             one.tenant,
             shown(one.state(now), "" if one.state(now) == "valid" else "yellow"),
-            when(one.until, now),
+            f"in {spoken(one.until - now)}" if one.until > now else when(one.until, now),
             one.made_by,
             one.reason,
             one.id,
@@ -66,6 +66,13 @@ def delegations_(session: Session, ended: bool, tenant: str | None, as_json: boo
         for one in found
     ]
     print_table(_COLUMNS, rows, empty="nobody acts with another's authority")
+
+
+def _after(now: datetime, span: timedelta) -> datetime:
+    try:
+        return now + span
+    except OverflowError:
+        raise click.UsageError("--for ends after the year 9999; name a shorter span, such as 365d") from None
 
 
 def _fields(one: principals.DelegationInfo) -> dict[str, object]:
@@ -104,7 +111,7 @@ def delegate(
     if (until is None) == (span is None):
         raise click.UsageError("say when it ends: --until MOMENT or --for SPAN")
     with session.connection() as connection:
-        end = until if until is not None else listings.now(connection) + (span or timedelta(0))
+        end = until if until is not None else _after(listings.now(connection), span or timedelta(0))
         made = principals.delegate(
             connection, tenant, principal, delegate, tools=tools, until=end, by=by, reason=reason
         )

@@ -33,6 +33,7 @@ from fencepost_ops.doctor.policies import judge_policies
 from fencepost_ops.doctor.postgres import judge_postgres
 from fencepost_ops.doctor.redis import judge_redis
 from fencepost_ops.doctor.retries import judge_retries
+from fencepost_ops.doctor.secrets import judge_secrets
 from fencepost_ops.doctor.settings import judge_settings
 from fencepost_ops.doctor.signing import judge_signing
 from fencepost_ops.doctor.versions import judge_versions
@@ -145,7 +146,7 @@ def _judged(
 
 
 def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
-    """Of the application, where one is named, it is asked who wants capabilities."""
+    """Of the application, where one is named, it is asked who wants capabilities, and who names secrets."""
     try:
         app = session.app()
     except FencepostError as error:
@@ -153,6 +154,8 @@ def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
         app = None
     dependencies = () if app is None else app.dependencies
     yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
+    if app is not None:
+        yield from judge_secrets(settings.secrets_dir, app)
 
 
 def _policies(session: Session) -> Iterator[Finding]:

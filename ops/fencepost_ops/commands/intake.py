@@ -7,14 +7,21 @@ import click
 from fencepost.errors import NotFound
 from fencepost.ledger import listings, refusals
 from fencepost_ops.commands.output import print_json, seen, when
-from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+from fencepost_ops.commands.session import (
+    LIMIT,
+    Session,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
 
 _SHOWN = 300  # characters of a message; --json has all that was kept
 
 
 @click.group(invoke_without_command=True)
 @tenant_option
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many at most.")
 @dsn_option
 @json_option
 @pass_session

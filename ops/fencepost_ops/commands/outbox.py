@@ -16,6 +16,7 @@ from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import print_json, print_table, shown, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
+    LIMIT,
     Session,
     dsn_option,
     json_option,
@@ -42,9 +43,7 @@ _COLUMNS = (
 @click.group(invoke_without_command=True)
 @click.option("--dead", is_flag=True, help="List what is set aside; exit code 1 if there is any.")
 @click.option("--unclaimed", is_flag=True, help="List what is published again and again and nobody claims.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many to list at most."
-)
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many to list at most.")
 @dsn_option
 @json_option
 @pass_session

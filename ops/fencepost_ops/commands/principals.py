@@ -12,6 +12,7 @@ from fencepost.ledger.principals import PrincipalInfo
 from fencepost_ops.commands.output import print_json, print_table, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
+    LIMIT,
     Session,
     by_option,
     dsn_option,
@@ -29,9 +30,7 @@ _SEEN: Final = click.option(
 
 @click.command("principals")
 @click.option("--changes", "changed", is_flag=True, help="List who changed what instead, the latest first.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Changes to list at most."
-)
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="Changes to list at most.")
 @tenant_option
 @dsn_option
 @json_option

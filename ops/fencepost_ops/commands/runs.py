@@ -11,7 +11,14 @@ from fencepost_ops.commands import timeline
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import print_json, print_table, shown
-from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+from fencepost_ops.commands.session import (
+    LIMIT,
+    Session,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
 
 
 @click.command()
@@ -22,7 +29,7 @@ from fencepost_ops.commands.session import Session, dsn_option, json_option, pas
     help="Only of this status; may be given several times.",
 )
 @tenant_option
-@click.option("--limit", type=click.IntRange(min=1), default=50, show_default=True, help="How many at most.")
+@click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at most.")
 @click.option("--stuck", is_flag=True, help="Only those that wait for a person, or for a step nobody takes.")
 @dsn_option
 @json_option

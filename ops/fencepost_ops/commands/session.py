@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 import psycopg
@@ -100,5 +100,7 @@ tenant_option = click.option("--tenant", metavar="NAME", help="Only of this tena
 by_option = click.option(
     "--by", metavar="NAME", default=_login, show_default="your login name", help="Who decides this."
 )
+LIMIT: Final = click.IntRange(1, 1_000_000)
+"""How many rows a list may be asked for."""
 reason_option = click.option("--reason", metavar="TEXT", required=True, help="Why; it goes into the history.")
 pass_session = click.make_pass_decorator(Session, ensure=True)

@@ -51,6 +51,8 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         if len(tool["goes_to"]) > 1 or tool["capability"]:
             carried = f", with a capability in {tool['capability']}" if tool["capability"] else ""
             click.echo(f"  goes to {', '.join(tool['goes_to'])}{carried}")
+        if tool["secrets"]:
+            click.echo(f"  secrets {', '.join(tool['secrets'])}")
 
 
 for _command in (withdraw, restore, withdrawn):
@@ -113,6 +115,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "goes_to": _places(tool),
         "private": tool.dependency.private,
         "capability": tool.dependency.capability_header,
+        "secrets": list(tool.secrets),
         "required": tool.required,
         "compensable": tool.compensable,
         "taints": tool.taints,

@@ -15,14 +15,21 @@ from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.outbox import told
 from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.sayings import cut
-from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session, tenant_option
+from fencepost_ops.commands.session import (
+    LIMIT,
+    Session,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
 from fencepost_ops.commands.unsettled import brief, full, values
 
 
 @click.command()
 @click.argument("call", required=False)
 @tenant_option
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="How many at most.")
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many at most.")
 @click.option("--verbose", is_flag=True, help="Each call in full: every attempt, question and answer.")
 @dsn_option
 @json_option

@@ -9,7 +9,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.approvals import Approval, read
+from fencepost.canonical import sanitize
 from fencepost.ledger.connect import Connection
+from fencepost.states import RunStatus
 
 _WHAT: Final = """
 SELECT c.tenant, c.run, r.run_key, r.principal, c.id, c.label, c.tool, c.tool_version, c.state, c.version,
@@ -72,6 +74,41 @@ def asked(connection: Connection, tenant: str, call: UUID) -> Waiting | None:
     """What was asked about this call last, wherever it stands now; None if nobody was ever asked."""
     row = connection.execute(_ONE, {"tenant": tenant, "call": call}).fetchone()
     return _made(row) if row is not None else None
+
+
+_ENDING: Final = frozenset(
+    {RunStatus.STOPPING, RunStatus.COMPENSATING, RunStatus.STOPPED, RunStatus.COMPLETED}
+)
+_AGAINST: Final = """
+SELECT p.disabled_at IS NOT NULL, r.principal, w.tool IS NOT NULL, c.tool, c.tool_version,
+       r.status, c.compensates IS NOT NULL, r.deadline <= fencepost.now()
+FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
+LEFT JOIN fencepost.principals p ON p.tenant = r.tenant AND p.principal = r.principal
+LEFT JOIN fencepost.withdrawn w ON w.tool = c.tool AND w.version = c.tool_version
+WHERE c.tenant = %(tenant)s AND c.id = %(call)s
+"""
+
+
+def against(connection: Connection, tenant: str, call: UUID) -> list[str]:
+    """What the ledger knows now that would have this call refused when it is claimed, approved or not.
+
+    Not what the policy says: that is asked in the claim. What ends a run does not stop what offsets its
+    effects.
+    """
+    row = connection.execute(_AGAINST, {"tenant": tenant, "call": call}).fetchone()
+    if row is None:
+        return []
+    disabled, principal, gone, tool, version, status, offsets, late = row
+    found = []
+    if disabled:
+        found.append(f"the principal {sanitize(principal, 80)} is disabled")
+    if gone:
+        found.append(f"version {version} of {sanitize(tool, 80)} is withdrawn")
+    if not offsets and status in _ENDING:
+        found.append(f"its run is {status}")
+    elif not offsets and late:
+        found.append("its run's deadline has passed")
+    return found
 
 
 def _made(row: Sequence[Any]) -> Waiting | None:

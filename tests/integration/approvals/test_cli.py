@@ -138,6 +138,30 @@ def test_the_same_from_python(desk: Desk) -> None:
     assert desk.bench.run(run).tenant == TENANT
 
 
+def test_what_stands_against_a_call_is_said_when_it_is_approved(desk: Desk, cli: Shell) -> None:
+    _, call = desk.asked()
+    assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == []
+    run, call = desk.asked()
+    desk.principal("svc:checkout", disabled=True)
+    tool = desk.bench.call(call)
+    desk.bench.sql(
+        "INSERT INTO fencepost.withdrawn VALUES (%s, %s, fencepost.now(), 'ann', 'wrong')",
+        tool.tool,
+        tool.tool_version,
+    )
+    said = cli.ok("approve", str(call), "--by", "ann", *WHY)
+    against = [
+        "the principal svc:checkout is disabled",
+        f"version {tool.tool_version} of wallet.debit is withdrawn",
+    ]
+    assert said.endswith(f"as it stands now it will be refused all the same: {'; '.join(against)}\n")
+    assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == against
+    desk.clean()
+    desk.bench.ahead(36_001)
+    assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == ["its run's deadline has passed"]
+    assert desk.bench.run(run).status == "ACTING"
+
+
 def test_a_blocked_run_says_so_where_runs_are_shown(desk: Desk, cli: Shell) -> None:
     run, call = desk.asked()
     (line,) = [line for line in cli.ok("runs", "--stuck").splitlines() if str(run) in line]
