@@ -7,6 +7,8 @@ import pytest
 from fencepost import App, Client
 from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, NotFound, UsageError
+from fencepost.ledger.approvals import against
+from fencepost.ledger.connect import connect
 from tests.integration.approvals.desk import REFUND, Desk, asking
 from tests.integration.ledger_bench import TENANT
 from tests.integration.shell import Shell
@@ -150,16 +152,24 @@ def test_what_stands_against_a_call_is_said_when_it_is_approved(desk: Desk, cli:
         tool.tool_version,
     )
     said = cli.ok("approve", str(call), "--by", "ann", *WHY)
-    against = [
+    expected = [
         "the principal svc:checkout is disabled",
         f"version {tool.tool_version} of wallet.debit is withdrawn",
     ]
-    assert said.endswith(f"as it stands now it will be refused all the same: {'; '.join(against)}\n")
-    assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == against
+    assert said.endswith(f"as it stands now it will be refused all the same: {'; '.join(expected)}\n")
+    assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == expected
     desk.clean()
     desk.bench.ahead(36_001)
     assert cli.json("approve", str(call), "--by", "ann", *WHY)["against"] == ["its run's deadline has passed"]
     assert desk.bench.run(run).status == "ACTING"
+
+
+def test_the_end_of_its_run_stands_against_a_call(desk: Desk) -> None:
+    run, call = desk.approved()
+    with connect(desk.bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert against(connection, TENANT, call) == []
+        desk.bench.cancel(run)
+        assert against(connection, TENANT, call) == ["its run is STOPPED"]
 
 
 def test_a_blocked_run_says_so_where_runs_are_shown(desk: Desk, cli: Shell) -> None:
