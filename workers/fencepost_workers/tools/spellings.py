@@ -80,7 +80,7 @@ _USUAL: Final = {
         + b"".join(b"\\" * n + one for n in (1, 2, 3, 4) for one in (b'"', b"/", b"n", b"t", b"r"))
         + b"&amp;&lt;&gt;&quot;&apos;&#39;&#x27;"
     )
-}
+} | {rb"\\": b"\\"}
 
 
 def _quickly(found: re.Match[bytes]) -> bytes:
