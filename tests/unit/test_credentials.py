@@ -320,3 +320,12 @@ def test_many_are_found_as_one_by_one(told: list[str], text: str) -> None:
     assert all(text[start:end] in told for start, end in spans)
     left = "".join("-" if any(start <= at < end for start, end in spans) else c for at, c in enumerate(text))
     assert not any(one in left for one in told)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [("nabcdef", "\nabcdef"), ("61bcdef", "\x61\x01bcdef \u0661bcdef"), ("abcdef\\", 'abcdef"')],
+)
+def test_an_escape_that_only_looks_like_a_part_of_it_goes_whole(value: str, text: str) -> None:
+    hidden = of(value).hide(json.dumps({"a": text}))
+    assert "***" in json.loads(hidden)["a"]
