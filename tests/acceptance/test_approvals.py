@@ -17,6 +17,7 @@ from fencepost.wire import StoredRequest
 from tests.acceptance.approved_tools import ENGINE
 from tests.acceptance.freezing import standing_still
 from tests.acceptance.stage import Stage
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 _numbers = itertools.count(1)
@@ -44,6 +45,7 @@ def operator(stage: Stage) -> Client:
     return Client(stage.fleet.database.dsns["operator"], broker, app=DECIDING)
 
 
+@long_only
 def test_an_approval_after_every_worker_was_killed_sends_what_was_asked_and_asks_no_model_again(
     stage: Stage,
 ) -> None:

@@ -64,6 +64,7 @@ def policies_of(stage: Stage, run: UUID, tenant: str) -> set[str | None]:
     return {event.policy for event in decided}
 
 
+@long_only
 def test_each_tenant_is_decided_by_its_own_version_and_those_without_by_grants(
     stage: Stage, tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ from fencepost.ledger import allowances as counters
 from fencepost.ledger import connect
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.session import Session
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 from tests.integration.allowed import DONE, NOT_DONE, Allowed, name, under
 from tests.integration.ledger_bench import Bench
@@ -80,6 +81,7 @@ def test_ten_sessions_that_meet_a_new_counter_at_once_send_what_it_has_room_for(
         assert not errors
 
 
+@long_only
 def test_batches_that_take_from_the_same_counters_in_opposite_orders_never_deadlock(bench: Bench) -> None:
     few = name()
     with watched() as errors, under(bench, _per_account(few), acts_on=_account) as allowed:
@@ -95,6 +97,7 @@ def test_batches_that_take_from_the_same_counters_in_opposite_orders_never_deadl
         assert not errors
 
 
+@long_only
 def test_batches_that_take_and_give_back_in_opposite_orders_never_deadlock(bench: Bench) -> None:
     few = name()
     with watched() as errors, under(bench, _per_account(few), acts_on=_account) as allowed:
