@@ -10,18 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import cache
 from typing import Final, Self
 
-import iso4217
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fencepost.canonical import MAX_INT
 from fencepost.fields import refusal
 
-# What has no minor unit of its own (gold, a basket, a code for tests) is no amount anybody could pay.
-_SCALES: Final[dict[str, int]] = {
-    str(one.code): one.exponent for one in iso4217.Currency if one.exponent is not None
-}
+
+@cache
+def _scales() -> dict[str, int]:
+    """Decimals by currency. What has no minor unit of its own (gold, a basket, a code for tests) is no amount
+    anybody could pay. The table is read when money is first seen: most processes start without any.
+    """
+    import iso4217
+
+    return {str(one.code): one.exponent for one in iso4217.Currency if one.exponent is not None}
 
 
 class Money(BaseModel):
@@ -39,7 +44,7 @@ class Money(BaseModel):
 
     @model_validator(mode="after")
     def _scaled(self) -> Self:
-        known = _SCALES.get(self.currency)
+        known = _scales().get(self.currency)
         if known is None:
             raise refusal("currency", f"{self.currency} is no currency of ISO 4217 with a minor unit")
         if self.scale != known:
@@ -55,7 +60,7 @@ class Money(BaseModel):
         """
         if not amount.is_finite():
             raise ValueError(f"{amount} is no amount of money")
-        scale = _SCALES.get(currency, 0)  # of an unknown one the model says so
+        scale = _scales().get(currency, 0)  # of an unknown one the model says so
         return cls(currency=currency, amount_minor=_shifted(amount, scale, currency), scale=scale)
 
     @property
@@ -120,7 +125,7 @@ class Units:
         """What the provider's own integer says. ValueError where that is no amount of the currency."""
         if currency in self.unclear:
             raise ValueError(f"what {self.provider} means by {currency} can be read in two ways")
-        places = self.scales.get(currency, _SCALES.get(currency, 0))
+        places = self.scales.get(currency, _scales().get(currency, 0))
         return Money.of(currency, Decimal(units).scaleb(-places))
 
     def _places(self, money: Money) -> int:

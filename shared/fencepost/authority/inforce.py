@@ -9,11 +9,8 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from fencepost.authority.bundle import Bundle
-from fencepost.authority.cedar import ERROR, CedarEngine
-from fencepost.authority.compiled import Compiled
 from fencepost.authority.decisions import (
     Approver,
     Authority,
@@ -22,6 +19,9 @@ from fencepost.authority.decisions import (
 )
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
+
+if TYPE_CHECKING:
+    from fencepost.authority.compiled import Compiled
 
 KEPT: Final = 256
 """Versions known at once; beyond them each batch compiles what it needs anew. A compiled bundle takes some
@@ -50,7 +50,7 @@ class Unusable:
 
     def _no(self) -> AuthorizationDecision:
         return AuthorizationDecision(
-            False, f"policy {self.version} cannot be used: {self.why}", self.version, (), ERROR
+            False, f"policy {self.version} cannot be used: {self.why}", self.version, (), "policy_error"
         )
 
 
@@ -85,6 +85,8 @@ class Engines:
         return engine
 
     def _made(self, version: int, bundle: str) -> Authority:
+        from fencepost.authority.cedar import CedarEngine  # most processes never see a policy
+
         try:
             return CedarEngine(compiled(bundle), str(version))
         except UsageError as error:
@@ -96,4 +98,7 @@ class Engines:
 @lru_cache(maxsize=KEPT)
 def compiled(bundle: str) -> Compiled:
     """A published text, compiled once per process. UsageError if it cannot be used here."""
+    from fencepost.authority.bundle import Bundle
+    from fencepost.authority.compiled import Compiled
+
     return Compiled(Bundle.unpack(bundle))
