@@ -161,7 +161,9 @@ def test_a_killed_up_leaves_nothing_running_and_the_next_one_has_its_data(
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("moment", ["starting Valkey", "starting relays and workers"])
+@pytest.mark.parametrize(
+    "moment", [pytest.param("starting Valkey", marks=long_only), "starting relays and workers"]
+)
 def test_ctrl_c_while_it_starts_ends_what_was_started(tmp_path: Path, moment: str) -> None:
     up = start(tmp_path / "data", tmp_path / "tmp", "--no-flower")
     try:

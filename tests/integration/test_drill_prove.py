@@ -55,6 +55,7 @@ NOT_SWITCHED_OFF = {
     "trigger fencepost.authority_changes.no_truncate",
     "trigger fencepost.allowances.guard_allowance",
     "trigger fencepost.policies.append_only",
+    "trigger fencepost.policies.guard_policy",
     "trigger fencepost.authority_changes.append_only",
     *(f"trigger fencepost.{table}.noted" for table in ("delegations", "principals", "withdrawn")),
 }

@@ -55,6 +55,9 @@ def _unasked(decide: Made) -> Made:
 _UNCLAIMED: Final = code(dispatch, "authorize", _unasked)
 """The claim sends what was approved, whoever had to approve it."""
 
+_ENDED: Final = " AND d.until > fencepost.now()"
+"""What has ended is not even read."""
+
 AUTHORITY: Final = (
     *in_depth(
         Sabotage(
@@ -98,7 +101,10 @@ AUTHORITY: Final = (
         name="delegated_for_ever",
         invariant=EXPECTATION,
         about="a delegation gives authority until its end, and not after it",
-        off=code(standing.Delegation, "valid", lambda _valid: lambda *_given: True),
+        off=every(
+            code(standing.Delegation, "valid", lambda _valid: lambda *_given: True),
+            code(read_standing, "READ_STANDING", lambda asked: asked.replace(_ENDED, "")),
+        ),
         shows=_shown_by("delegated_for_a_while", "delegated_for_ever"),
     ),
     Sabotage(
