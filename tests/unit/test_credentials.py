@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fencepost.dependencies import DependencySpec
@@ -149,6 +149,7 @@ def test_an_answers_bytes_are_searched_as_utf_8() -> None:
 @given(
     st.text(min_size=8, max_size=20), st.sampled_from([str, json.dumps, quote_plus, html.escape]), st.text()
 )
+@example("000000 0", quote_plus, "")
 def test_no_value_survives(value: str, spell: Any, around: str) -> None:
     value, around = (part.encode("utf-8", "ignore").decode() for part in (value, around))
     if len(value) < 8:

@@ -177,6 +177,7 @@ def spelled(text: str) -> Iterator[tuple[Kind, bytes]]:
     twice = data.decode("latin-1").encode()
     for form in {data, twice}:
         yield None, form
+        yield None, _as_in_forms(form)  # with nothing else in it to escape
         for kind, said in _spelled(form):
             if len(said) >= LEAST_BYTES:  # of backslashes too little may be left
                 yield kind, said
