@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 from typing import Final, Self
@@ -24,6 +25,8 @@ from fencepost.app import App
 from fencepost.errors import Unreachable, UsageError
 from fencepost.loading import load_app
 from fencepost_ops.commands.session import Session, app_option, pass_session
+from fencepost_ops.doctor.findings import Level
+from fencepost_ops.doctor.signing import judge_signing
 from fencepost_ops.fleet import INTAKE, ORDERS, ROLES, Fleet, FleetOptions
 from fencepost_ops.folders import write_private
 from fencepost_ops.installation import need_parts
@@ -97,7 +100,9 @@ def up(
     """
     app_path = session.settings().app or ORDERS
     need_parts("up", flower=flower)
-    check_environment(load_app(app_path), {SANDBOX_VARIABLE} if sandbox else set())
+    app = load_app(app_path)
+    check_environment(app, {SANDBOX_VARIABLE} if sandbox else set())
+    check_signing(app, session.settings().signing_keys)
     for option, port in (("--sandbox-port", sandbox_port), ("--flower-port", flower_port)):
         _need_port(option, port)
     options = FleetOptions(
@@ -138,6 +143,16 @@ def check_environment(app: App, provided: set[str]) -> None:
             spec.sent_headers()
         except UsageError as error:
             raise UsageError(f"the application's dependency {spec.name}: {error}") from error
+
+
+def check_signing(app: App, folder: str) -> None:
+    """UsageError if a dependency asks for capabilities that no key in `folder` can sign: no dispatcher and no
+    reconciler would start.
+    """
+    asking = any(spec.capability_header is not None for spec in app.dependencies)
+    for found in judge_signing(folder, app.dependencies, datetime.now(UTC)) if asking else ():
+        if found.level is Level.PROBLEM:
+            raise UsageError(f"{found.says}; {found.do}")
 
 
 @contextmanager
