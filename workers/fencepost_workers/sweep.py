@@ -97,26 +97,26 @@ class Sweeper:
         self._thread.join()
 
     def _run(self) -> None:
+        tasks = (
+            ("look for missing outbox rows", self._sweep),
+            ("look for lost workers", lambda: self._lost.look(boottime())),
+            ("forget counters of allowances", self._forget),
+        )
         while not self._stopped.wait(self._every_s):
-            try:
-                _tell(sweep(self._pool, self._ledger, self._republish))
-            except FencepostError as error:
-                log.warning("could not look for missing outbox rows: %s", error)
-            except Exception:
-                log.exception("could not look for missing outbox rows")
-            try:
-                self._lost.look(boottime())
-            except FencepostError as error:
-                log.warning("could not look for lost workers: %s", error)
-            except Exception:
-                log.exception("could not look for lost workers")
-            try:
-                with self._pool.connection() as connection:
-                    forget(connection)
-            except FencepostError as error:
-                log.warning("could not forget counters of allowances: %s", error)
-            except Exception:
-                log.exception("could not forget counters of allowances")
+            for what, task in tasks:
+                try:
+                    task()
+                except FencepostError as error:
+                    log.warning("could not %s: %s", what, error)
+                except Exception:
+                    log.exception("could not %s", what)
+
+    def _sweep(self) -> None:
+        _tell(sweep(self._pool, self._ledger, self._republish))
+
+    def _forget(self) -> None:
+        with self._pool.connection() as connection:
+            forget(connection)
 
 
 def _tell(found: Swept) -> None:
