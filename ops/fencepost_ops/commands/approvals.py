@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import click
 
+from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError
 from fencepost.ledger import approvals as reading
 from fencepost.ledger import find, listings
@@ -150,6 +151,8 @@ def _decide(
     if as_json:
         told = {"call": found.call, "run": found.run, "tenant": found.tenant, "state": state}
         print_json(told | {"missing": missing, "against": against})
+    elif found.state != C.AWAITING_APPROVAL:  # the same word again; another one would have been refused
+        click.echo(f"{sanitize(by, 80)} has said so already, and it changes nothing: the call is {state}")
     elif state == C.AWAITING_APPROVAL:
         click.echo(f"call {found.call} waits for {asked.persons(missing)} more, under another login")
     elif state == C.INTENT_RECORDED:

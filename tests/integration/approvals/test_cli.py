@@ -53,6 +53,8 @@ def test_what_waits_is_listed_shown_exactly_and_approved_by_the_version_that_was
     assert "has changed since you looked at it" in stale
     said = cli.ok("approve", str(call)[:18], "--by", "ann", *WHY, "--version", str(version))
     assert said == f"call {call} is approved: it is sent as soon as its claim finds that all still holds\n"
+    again = cli.ok("approve", str(call), "--by", "ann", *WHY)
+    assert again == "ann has said so already, and it changes nothing: the call is INTENT_RECORDED\n"
     assert desk.bench.state(call) == "INTENT_RECORDED"
     assert cli.ok("approvals", "--run", str(run)) == "nothing waits for an approval\n"
     assert f"approved by ann (login {desk.logins['ann']})" in cli.ok("approvals", "show", str(call))
