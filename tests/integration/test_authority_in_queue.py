@@ -1,11 +1,13 @@
 """A call that was authorised waits in the queue, and meanwhile something is taken back: it is never sent."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from fencepost import commands as c
@@ -219,6 +221,76 @@ def test_what_commits_after_a_batch_was_made_counts_in_that_batch(queue: Queue) 
     assert [bench.state(call) for call in calls] == ["REJECTED"] * 2
 
 
+PRINCIPAL = """
+INSERT INTO fencepost.principals (tenant, principal, roles, disabled_at, changed_at, changed_by)
+VALUES (%(tenant)s, %(who)s, %(roles)s, %(disabled_at)s, %(changed_at)s, 'ann')
+"""
+DELEGATION = """
+INSERT INTO fencepost.delegations (tenant, id, principal, delegate, since, until, made_by, reason, revoked_at)
+VALUES (%(tenant)s, gen_random_uuid(), 'boss', %(who)s, %(since)s, %(until)s, 'ann', 'always', %(revoked_at)s)
+"""
+WITHDRAWAL = """
+INSERT INTO fencepost.withdrawn (tool, version, withdrawn_at, withdrawn_by, reason)
+VALUES ('other.tool', 1, %(withdrawn_at)s, 'ann', 'it is broken')
+"""
+EARLIEST, LATEST = "0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z"
+NO_MOMENTS = ["-infinity", "infinity", "10000-01-01T00:00:00Z", "0001-12-31T23:59:59Z BC"]
+
+
+def values(**changes: str) -> dict[str, str | None]:
+    """The parameters of a row by hand that every reader can tell, but for `changes`."""
+    moments = dict.fromkeys(("changed_at", "since", "withdrawn_at"), EARLIEST)
+    moments |= dict.fromkeys(("until", "disabled_at"), LATEST)
+    return {"tenant": TENANT, "who": WHO, "roles": "[]", "revoked_at": None, **moments, **changes}
+
+
+@contextmanager
+def unchecked(queue: Queue, table: str) -> Iterator[None]:
+    """What stands in the table is a ledger's of others' making: Postgres does not check what is written."""
+    checks = queue.bench.sql(
+        "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint"
+        " WHERE contype = 'c' AND conrelid = %s::regclass",
+        f"fencepost.{table}",
+    )
+    for name, _ in checks:
+        queue.bench.sql(f"ALTER TABLE fencepost.{table} DROP CONSTRAINT {name}")
+    yield
+    for name, definition in checks:
+        queue.bench.sql(f"ALTER TABLE fencepost.{table} ADD CONSTRAINT {name} {definition} NOT VALID")
+
+
+@pytest.mark.parametrize(
+    "roles", ["null", '"clerk"', "[1]", "{}", '["clerk", null]', '[["clerk"]]', "clerk", ""]
+)
+def test_an_operator_writes_no_roles_by_hand_that_are_none(queue: Queue, roles: str) -> None:
+    with pytest.raises(psycopg.errors.IntegrityError if roles[:1] in set('n"[{') else psycopg.DataError):
+        queue.operator.execute(PRINCIPAL, values(roles=roles))
+    queue.operator.execute(PRINCIPAL, values(roles='["clerk", "auditor"]'))
+    with pytest.raises(psycopg.Error):
+        queue.operator.execute("UPDATE fencepost.principals SET roles = %s", [roles])
+    assert [one.roles for one in principals.listed(queue.operator)] == [("clerk", "auditor")]
+
+
+@pytest.mark.parametrize("moment", NO_MOMENTS)
+@pytest.mark.parametrize(
+    ("statement", "columns"),
+    [
+        (PRINCIPAL, ("changed_at", "disabled_at")),
+        (DELEGATION, ("since", "until", "revoked_at")),
+        (WITHDRAWAL, ("withdrawn_at",)),
+    ],
+)
+def test_an_operator_writes_no_moment_by_hand_that_readers_cannot_tell(
+    queue: Queue, statement: str, columns: tuple[str, ...], moment: str
+) -> None:
+    for column in columns:
+        with pytest.raises(psycopg.errors.CheckViolation):
+            queue.operator.execute(statement, values(**{column: moment}))
+    queue.operator.execute(statement, values())
+    found = (principals.listed, principals.delegations, principals.withdrawn)
+    assert sum(len(read(queue.operator)) for read in found) == 1
+
+
 @pytest.mark.parametrize("roles", ["clerk", "null", '"clerk"', "[1]", "{}"])
 def test_roles_written_by_hand_that_are_none_disable_their_principal_alone(queue: Queue, roles: str) -> None:
     bench = queue.bench
@@ -229,11 +301,8 @@ def test_roles_written_by_hand_that_are_none_disable_their_principal_alone(queue
     assert found is not None
     runs = [bench.start(), UUID(str(found[0]))]
     calls = [bench.debit(run, bench.order()) for run in runs]
-    queue.operator.execute(
-        "INSERT INTO fencepost.principals (tenant, principal, roles, changed_at, changed_by)"
-        " VALUES (%s, %s, %s, fencepost.now(), 'ann')",
-        [TENANT, WHO, roles],
-    )
+    with unchecked(queue, "principals"):
+        queue.operator.execute(PRINCIPAL, values(roles=roles))
     claims = [bench.claim_call(run, call) for run, call in zip(runs, calls, strict=True)]
     denied, sent = bench.ledger.apply(claims)
     assert (denied, type(sent)) == (c.Done("REJECTED"), c.Send)
@@ -241,11 +310,8 @@ def test_roles_written_by_hand_that_are_none_disable_their_principal_alone(queue
 
 
 def test_a_delegation_written_by_hand_may_have_no_beginning_and_no_end(queue: Queue) -> None:
-    queue.operator.execute(
-        "INSERT INTO fencepost.delegations (tenant, id, principal, delegate, since, until, made_by, reason)"
-        " VALUES (%s, gen_random_uuid(), 'boss', %s, '-infinity', 'infinity', 'ann', 'always')",
-        [TENANT, WHO],
-    )
+    with unchecked(queue, "delegations"):
+        queue.operator.execute(DELEGATION, values(since="-infinity", until="infinity"))
     queue.bench.ledger = queue.by_delegation
     run = queue.bench.start()
     queue.bench.succeed(run, queue.bench.debit(run, queue.bench.order()))

@@ -1,5 +1,6 @@
 """When a run is tainted, what that stops, and that nothing takes it back: by every way words come in."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -236,9 +237,11 @@ def opened(module_bench: Bench) -> Iterator[Attack]:
 def moved(opened: Attack, run: UUID, tainted: int | None, body: dict[str, Any]) -> str | None:
     """The state Postgres refuses it with that a run is set tainted by a newest event with this body."""
     (call,) = opened.force("SELECT id FROM fencepost.calls WHERE run = %s LIMIT 1", run)[0]
-    seq, _, head = opened.event(run, call, "EvidenceFiled", body=body)
+    seq, identity, head = opened.event(run, call, "EvidenceFiled", body=body)
     by = seq if tainted == -1 else tainted
-    return opened.update("runs", run, {"seq": seq, "head_hash": head, "tainted": by})
+    refused = opened.update("runs", run, {"seq": seq, "head_hash": head, "tainted": by})
+    opened.force("DELETE FROM fencepost.events WHERE id = %s", identity)
+    return refused
 
 
 def test_postgres_refuses_a_taint_without_its_event_and_that_one_is_taken_back(
@@ -250,7 +253,9 @@ def test_postgres_refuses_a_taint_without_its_event_and_that_one_is_taken_back(
     tainted = bench.run(run).tainted
     assert tainted is not None
     assert moved(opened, clean, -1, {UNTRUSTED: True}) is None
-    assert moved(opened, clean, None, {UNTRUSTED: True}) is None  # what is left out, replay finds
+    assert moved(opened, clean, None, {UNTRUSTED: True}) == "FP004"
+    assert "what it has learnt" in opened.said
+    assert moved(opened, clean, None, {UNTRUSTED: False}) is None
     assert moved(opened, clean, -1, {}) == "FP004"
     assert moved(opened, clean, -1, {UNTRUSTED: "no"}) == "FP004"
     assert moved(opened, clean, 1, {UNTRUSTED: True}) == "FP004"
@@ -263,16 +268,43 @@ def test_postgres_refuses_a_taint_without_its_event_and_that_one_is_taken_back(
         assert opened.update("runs", run, {"tainted": None}, role) == "FP004"
 
 
+def test_the_first_of_several_such_events_taints_a_run_and_one_before_them_does_not(
+    bench: Bench, run: UUID, opened: Attack
+) -> None:
+    call = bench.debit(run, bench.order())
+    told = [opened.event(run, call, "EvidenceFiled", body=body) for body in ({}, *[{UNTRUSTED: True}] * 2)]
+    seq, _, head = told[-1]
+    answers = dict.fromkeys((None, told[0][0], told[2][0]), "FP004") | {told[1][0]: None}
+    for by, expected in answers.items():
+        assert opened.update("runs", run, {"seq": seq, "head_hash": head, "tainted": by}) == expected, by
+
+
+def test_what_a_run_is_born_with_counts_with_its_first_event(bench: Bench, opened: Attack) -> None:
+    made = bench.producer.execute(
+        "SELECT run FROM fencepost.enqueue_run(%s, %s, 'p', 1, 'svc', '{}', interval '60 s', '{}')",
+        [TENANT, bench.order()],
+    ).fetchone()
+    assert made is not None
+    (born,) = made
+    opened.numbers = itertools.count(1)
+    seq, _, head = opened.event(born, None, "RunCreated", body={UNTRUSTED: True})
+    claim: dict[str, Any] = {"presented_owner": "next", "presented_fence": 1, "owner": "next", "fence": 1}
+    claim |= {"status": "PLANNING", "seq": seq, "head_hash": head}
+    assert opened.update("runs", born, claim) == "FP004"
+    assert opened.update("runs", born, claim | {"tainted": seq}) is None, opened.said
+
+
 def test_a_run_cannot_be_put_there_tainted(bench: Bench, opened: Attack) -> None:
     row = (
         "INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request,"
-        " on_stop, created_at, deadline, ready_at, tainted)"
+        " on_stop, created_at, deadline, ready_at, tainted, awaiting)"
         " SELECT tenant, gen_random_uuid(), 'other', planner, planner_version, principal, request, on_stop,"
-        " created_at, deadline, ready_at, %s FROM fencepost.runs LIMIT 1"
+        " created_at, deadline, ready_at, %s, %s FROM fencepost.runs LIMIT 1"
     )
     bench.start()
-    assert opened.attempt(row, None, role=None) is None
-    assert opened.attempt(row, 1, role=None) == "FP001"
+    assert opened.attempt(row, None, 0, role=None) is None
+    for tainted, awaiting in ((1, 0), (None, 1), (None, -1)):
+        assert opened.attempt(row, tainted, awaiting, role=None) == "FP001"
 
 
 def test_replay_finds_a_taint_that_was_taken_back_behind_the_guards(bench: Bench, run: UUID) -> None:

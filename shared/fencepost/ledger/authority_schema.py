@@ -17,6 +17,18 @@ from sqlalchemy import (
 
 from fencepost.ledger.schema import col, instant, metadata
 
+_ROLES = (
+    "jsonb_typeof(roles::jsonb) = 'array'"
+    """ AND NOT jsonb_path_exists(roles::jsonb, 'strict $[*] ? (@.type() <> "string")')"""
+)
+
+
+def _told(*columns: str) -> str:
+    """Moments that every reader can tell: none is infinite, or in a year of five digits."""
+    each = (f"{column} >= '0001-01-01 00:00Z' AND {column} < '10000-01-01 00:00Z'" for column in columns)
+    return " AND ".join(each)
+
+
 # Published policies; in force for a tenant is the greatest version of its own and of all tenants' ('').
 policies = Table(
     "policies",
@@ -46,6 +58,8 @@ principals = Table(
     col("changed_by", Text),
     col("version", BigInteger, default="1"),
     PrimaryKeyConstraint("principal", "tenant"),
+    CheckConstraint(_ROLES, name="principals_roles_check"),
+    CheckConstraint(_told("changed_at", "disabled_at"), name="principals_moments_check"),
 )
 
 # Who acts with whose authority, for which tools (a pattern), until when.
@@ -64,6 +78,7 @@ delegations = Table(
     instant("revoked_at", null=True),
     col("revoked_by", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
+    CheckConstraint(_told("since", "until", "revoked_at"), name="delegations_moments_check"),
     Index("delegations_delegate", "delegate", postgresql_where=text("revoked_at IS NULL")),
 )
 
@@ -76,6 +91,7 @@ withdrawn = Table(
     col("withdrawn_by", Text),
     col("reason", Text),
     PrimaryKeyConstraint("tool", "version"),
+    CheckConstraint(_told("withdrawn_at"), name="withdrawn_moments_check"),
 )
 
 # Every change of a principal, a delegation or a withdrawal, as Postgres itself notes it: the row after it

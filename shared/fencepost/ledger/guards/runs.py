@@ -28,9 +28,9 @@ _UNCHANGING = """
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF NEW.tainted IS DISTINCT FROM OLD.tainted AND (OLD.tainted IS NOT NULL OR NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.tainted
-                AND e.tenant IS NOT DISTINCT FROM NEW.tenant
+        -- The first event of this change that says so taints it, whether the row likes it or not.
+        IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
+                SELECT min(e.seq) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
                 AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.body ->> 'untrusted' = 'true')) THEN
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
@@ -126,7 +126,7 @@ BEGIN
     NEW.presented_call := NULL;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
-           OR NEW.tainted IS NOT NULL THEN
+           OR NEW.tainted IS NOT NULL OR NEW.awaiting <> 0 THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

@@ -27,7 +27,11 @@ CREATE TABLE fencepost.principals (
     changed_at TIMESTAMP WITH TIME ZONE NOT NULL,
     changed_by TEXT NOT NULL,
     version BIGINT DEFAULT 1 NOT NULL,
-    CONSTRAINT principals_pkey PRIMARY KEY (principal, tenant)
+    CONSTRAINT principals_pkey PRIMARY KEY (principal, tenant),
+    CONSTRAINT principals_roles_check CHECK (jsonb_typeof(roles::jsonb) = 'array'
+        AND NOT jsonb_path_exists(roles::jsonb, 'strict $[*] ? (@.type() <> "string")')),
+    CONSTRAINT principals_moments_check CHECK (changed_at >= '0001-01-01 00:00Z' AND changed_at < '10000-01-01 00:00Z'
+        AND disabled_at >= '0001-01-01 00:00Z' AND disabled_at < '10000-01-01 00:00Z')
 );
 -- Who acts with whose authority, for which tools (a pattern), until when.
 CREATE TABLE fencepost.delegations (
@@ -42,7 +46,10 @@ CREATE TABLE fencepost.delegations (
     reason TEXT NOT NULL,
     revoked_at TIMESTAMP WITH TIME ZONE,
     revoked_by TEXT,
-    CONSTRAINT delegations_pkey PRIMARY KEY (id, tenant)
+    CONSTRAINT delegations_pkey PRIMARY KEY (id, tenant),
+    CONSTRAINT delegations_moments_check CHECK (since >= '0001-01-01 00:00Z' AND since < '10000-01-01 00:00Z'
+        AND until >= '0001-01-01 00:00Z' AND until < '10000-01-01 00:00Z'
+        AND revoked_at >= '0001-01-01 00:00Z' AND revoked_at < '10000-01-01 00:00Z')
 );
 CREATE INDEX delegations_delegate ON fencepost.delegations (delegate) WHERE revoked_at IS NULL;
 CREATE TABLE fencepost.withdrawn (
@@ -51,7 +58,8 @@ CREATE TABLE fencepost.withdrawn (
     withdrawn_at TIMESTAMP WITH TIME ZONE NOT NULL,
     withdrawn_by TEXT NOT NULL,
     reason TEXT NOT NULL,
-    CONSTRAINT withdrawn_pkey PRIMARY KEY (tool, version)
+    CONSTRAINT withdrawn_pkey PRIMARY KEY (tool, version),
+    CONSTRAINT withdrawn_moments_check CHECK (withdrawn_at >= '0001-01-01 00:00Z' AND withdrawn_at < '10000-01-01 00:00Z')
 );
 -- Every change of a principal, a delegation or a withdrawal, noted by Postgres itself.
 CREATE TABLE fencepost.authority_changes (
@@ -487,7 +495,7 @@ BEGIN
     NEW.presented_call := NULL;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
-           OR NEW.tainted IS NOT NULL THEN
+           OR NEW.tainted IS NOT NULL OR NEW.awaiting <> 0 THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
@@ -515,9 +523,9 @@ BEGIN
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
-        IF NEW.tainted IS DISTINCT FROM OLD.tainted AND (OLD.tainted IS NOT NULL OR NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.tainted
-                AND e.tenant IS NOT DISTINCT FROM NEW.tenant
+        -- The first event of this change that says so taints it, whether the row likes it or not.
+        IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
+                SELECT min(e.seq) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
                 AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.body ->> 'untrusted' = 'true')) THEN
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
