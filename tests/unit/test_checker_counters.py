@@ -73,6 +73,20 @@ def test_a_share_is_of_the_calls_own_window_and_subject(change: dict[str, Any], 
     assert says is None or says in found[0]
 
 
+@pytest.mark.parametrize("part", SHARE)
+def test_a_share_without_one_of_its_parts_is_no_share_and_takes_nothing(part: str) -> None:
+    counters = Counters()
+    (found,) = begun(counters, {name: value for name, value in SHARE.items() if name != part})
+    assert found.endswith(f"it tells of a share of an allowance without {part}")
+    assert told(counters, 0, 0) == []
+
+
+@pytest.mark.parametrize("share", [None, "few", SHARE | {"count": "1"}, SHARE | {"subject": None}])
+def test_what_is_no_share_at_all_is_told(share: Any) -> None:
+    (found,) = begun(Counters(), share)
+    assert "a share of an allowance without" in found
+
+
 def test_a_compensation_takes_no_share() -> None:
     (found,) = begun(Counters(), SHARE, compensates="op-1")
     assert "offsets an effect, and took from allowance few" in found

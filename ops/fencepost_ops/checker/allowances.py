@@ -15,6 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import UnionType
 from typing import Any, Final
 from uuid import UUID
 
@@ -31,6 +32,18 @@ _TELL: Final = frozenset({"ToolAttemptStarted", "ToolOutcomeMarkedUnknown", "Lea
 _HAPPENED: Final = frozenset({C.SUCCEEDED, C.ACCEPTED_UNKNOWN})
 _KEPT_FOR: Final = timedelta(days=1)
 """How long a counter is there at least once its window has ended."""
+_PARTS: Final[Mapping[str, type | UnionType]] = {
+    "allowance": str,
+    "key": str,
+    "count": int,
+    "minor": int,
+    "since": str | None,
+    "until": str | None,
+    "limit_count": int | None,
+    "limit_minor": int | None,
+    "currency": str | None,
+    "subject": dict,
+}
 Counter = tuple[str, str]
 """A tenant and a counter's key."""
 
@@ -70,6 +83,9 @@ class Counters:
             if body.get("uncounted"):
                 self._untold[call.id] = call, tuple(map(str, body["uncounted"]))
             for share in said:
+                if (missing := _missing(share)) is not None:
+                    yield at(event, f"it tells of a share of an allowance without {missing}")
+                    continue
                 if share["key"] not in self._shares[call.id]:
                     yield from _strange(share, event, call, story.principal or event.principal)
                 elif event.type == "ToolAttemptStarted" and (call.id, share["key"]) in self._came_back:
@@ -124,6 +140,13 @@ class Counters:
     def count(self) -> int:
         """How many counters histories tell of."""
         return len(self._moves)
+
+
+def _missing(share: object) -> str | None:
+    """Which part a share of an allowance lacks, or has as another kind of value; None if it is whole."""
+    told = share if isinstance(share, dict) else {}
+    lacking = (name for name, kinds in _PARTS.items() if not isinstance(told.get(name, ...), kinds))
+    return next(lacking, None)
 
 
 def _strange(

@@ -193,8 +193,16 @@ _OPERATIONS = _Wanted(
     " WHERE (key, tenant) IN (SELECT operation, tenant FROM fencepost.calls WHERE run = ANY(%(runs)s))",
 )
 _EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
-_CHANGES = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes ORDER BY at, id"
-_ALLOWANCES = "SELECT tenant, key, allowance, used_count, used_minor FROM fencepost.allowances"
+_TENANTS = "SELECT tenant FROM fencepost.runs WHERE id = ANY(%(runs)s)"
+_NOTED = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes"
+_CHANGES = _Wanted(
+    f"{_NOTED} ORDER BY at, id",
+    f"{_NOTED} WHERE CASE about WHEN 'withdrawn' THEN said::json ->> 'tool' IN"
+    " (SELECT tool FROM fencepost.calls WHERE run = ANY(%(runs)s))"
+    f" ELSE tenant IN ({_TENANTS}) END ORDER BY at, id",
+)
+_COUNTED = "SELECT tenant, key, allowance, used_count, used_minor FROM fencepost.allowances"
+_ALLOWANCES = _Wanted(_COUNTED, f"{_COUNTED} WHERE tenant IN ({_TENANTS})")
 _EVIDENCE = _Wanted(
     "SELECT count(*) FROM fencepost.evidence",
     "SELECT count(*) FROM fencepost.evidence"
@@ -213,7 +221,9 @@ class Tables:
     epochs: tuple[EpochRow, ...] = ()
     operations: dict[tuple[str, str], OperationRow] = field(default_factory=dict)
     whole: bool = True
-    """Whether these are all runs; else the keys are those of their calls."""
+    """Whether these are all runs; else the keys and withdrawals are those of their calls, and other changes
+    and counters those of their tenants.
+    """
     changes: tuple[ChangeRow, ...] = ()
     allowances: dict[tuple[str, str], AllowanceRow] = field(default_factory=dict)
     read_at: datetime | None = None
@@ -239,8 +249,8 @@ class Snapshot:
             tuple(self._read(EpochRow, _EPOCHS)),
             {(o.tenant, o.key): o for o in self._read(OperationRow, *self._asked(_OPERATIONS))},
             self._runs is None,
-            tuple(self._read(ChangeRow, _CHANGES)),
-            {(a.tenant, a.key): a for a in self._read(AllowanceRow, _ALLOWANCES)},
+            tuple(self._read(ChangeRow, *self._asked(_CHANGES))),
+            {(a.tenant, a.key): a for a in self._read(AllowanceRow, *self._asked(_ALLOWANCES))},
             clock[0] if clock is not None else None,
         )
 

@@ -1,7 +1,10 @@
-"""I3: nothing is sent for a principal that is disabled, nor of a tool version that is withdrawn.
+"""I3: nothing is sent for a principal that is disabled, nor of a tool version that is withdrawn, and nobody
+approves what is asked for by or for itself.
 
 Held against what Postgres itself noted of each such change. A claim reads what is committed, and a change is
 noted a moment before it is: what was let go within `tolerance` after it may have been read before.
+For whom a call is asked is told when persons are asked, and may be otherwise once somebody approves: where a
+delegation of the tenant has ended, or a principal was disabled, in between, only the requester counts.
 """
 
 from __future__ import annotations
@@ -13,9 +16,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from fencepost_ops.checker.facts import ChangeRow
+from fencepost_ops.checker.facts import ChangeRow, EventRow
 from fencepost_ops.checker.report import Violation, at
-from fencepost_ops.checker.story import CallStory, RunStory
+from fencepost_ops.checker.story import CallStory, RunStory, moment, told_names
 
 
 class _Span(NamedTuple):
@@ -30,6 +33,8 @@ class Standings:
 
     disabled: dict[tuple[str, str], list[_Span]] = field(default_factory=lambda: defaultdict(list))
     withdrawn: dict[tuple[str, int], list[_Span]] = field(default_factory=lambda: defaultdict(list))
+    shaken: dict[str, list[datetime]] = field(default_factory=lambda: defaultdict(list))
+    """By tenant, when delegations may have ceased to lead where they had led."""
     tolerance: timedelta = timedelta(0)
 
     @classmethod
@@ -44,6 +49,7 @@ class Standings:
             elif change.about == "withdrawn":
                 spans = made.withdrawn[said["tool"], said["version"]]
                 _note(spans, change, said, shut=change.change != "delete")
+            made.shaken[change.tenant] += _ends(change, said)
         return made
 
     def sent(self, story: RunStory) -> Iterator[Violation]:
@@ -59,6 +65,27 @@ class Standings:
                     told = f"{call.tool} version {call.tool_version} was withdrawn ({why})"
                     yield self._found(call, number, told, event)
 
+    def approved(self, story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+        """An approval by whoever asked for it, or by one who acts for somebody for whom it was asked."""
+        call = story.calls.get(event.call) if event.call is not None else None
+        word = body.get("decision")
+        if (
+            call is None
+            or call.asking is None
+            or not isinstance(word, dict)
+            or word.get("approve") is not True
+        ):
+            return
+        who, asked_by = str(word.get("who")), {call.asking.requester}
+        if call.asking.behind and self._leads_as_before(event.tenant, call.asking.at, event.recorded_at):
+            asked_by |= call.asking.behind
+        if own := asked_by & {who, *told_names(word)}:
+            told = f"{who} approved {call.named}, which was asked for by or for {min(own)}"
+            yield at(event, told, key=call.operation)
+
+    def _leads_as_before(self, tenant: str, asked: datetime, said: datetime) -> bool:
+        return not any(asked - self.tolerance <= when <= said for when in self.shaken.get(tenant, ()))
+
     def _shut(self, spans: Iterable[_Span], when: datetime) -> str | None:
         for one in spans:
             if one.since + self.tolerance < when and (one.until is None or when < one.until):
@@ -68,6 +95,17 @@ class Standings:
     @staticmethod
     def _found(call: CallStory, number: int, why: str, event: Any) -> Violation:
         return at(event, f"attempt {number} of {call.named} was started although {why}", key=call.operation)
+
+
+def _ends(change: ChangeRow, said: dict[str, Any]) -> Iterator[datetime]:
+    """When delegations ceased, by this change, to lead where they had led."""
+    if change.about == "principals" and said["disabled_at"] is not None:
+        yield change.at
+    elif change.about == "delegations":
+        if change.change != "insert":
+            yield change.at
+        if (until := moment(said["until"])) is not None:
+            yield until
 
 
 def _note(spans: list[_Span], change: ChangeRow, said: dict[str, Any], *, shut: bool) -> None:

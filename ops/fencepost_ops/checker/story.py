@@ -21,6 +21,7 @@ C, R = CallState, RunStatus
 ENDED = frozenset({C.SUCCEEDED, C.FAILED, C.REJECTED, C.CANCELLED, C.ACCEPTED_UNKNOWN})
 OUTCOMES = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolOutcomeMarkedUnknown"})
 _ANSWERS = frozenset({"ToolResultRecorded", "ToolAttemptFailed"})
+_TOLD = 50  # names that an event tells; what follows says only how many more there are
 
 
 @dataclass(slots=True)
@@ -47,6 +48,15 @@ class AttemptStory:
         """Whether its own worker had an answer, or never sent anything."""
         own = (self.started.worker, self.started.fence)
         return any(e.type in _ANSWERS and (e.worker, e.fence) == own for e in self.outcomes)
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asked persons to approve a call, on behalf of whom, and when."""
+
+    requester: str
+    behind: frozenset[str]
+    at: datetime
 
 
 @dataclass(slots=True)
@@ -90,6 +100,7 @@ class CallStory:
     decided: bool = False
     # Since persons were last asked to approve it: how many it takes, and who has, under which login.
     asked: int = 0
+    asking: Asking | None = None
     approved: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -254,7 +265,7 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
         allowed = kind == "AuthorizationAllowed" and body.get("phase") == "claim"
         call.allowed = event.causation if allowed else None
     elif kind in ("ApprovalRequested", "ApprovalDecided"):
-        _approval(call, body)
+        _approval(call, event, body)
     elif kind == "ToolLookupRecorded":
         call.answer, call.asked_at = _answer(body)
     elif kind == "EvidenceFiled" and event.attempt is not None:
@@ -270,11 +281,13 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
         call.attempts[event.attempt].outcomes.append(event)
 
 
-def _approval(call: CallStory, body: dict[str, Any]) -> None:
+def _approval(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
     """What was asked anew takes the place of what was approved before."""
     asked, word = body.get("asked"), body.get("decision")
     if isinstance(asked, dict):
-        call.asked, call.approved = int(asked.get("count") or 1), {}
+        count = asked.get("count")
+        call.asked, call.approved = count if isinstance(count, int) else 1, {}
+        call.asking = Asking(str(asked.get("requester")), told_names(asked), event.recorded_at)
     if isinstance(word, dict) and word.get("approve") is True:
         call.approved[str(word.get("who"))] = str(word.get("login"))
 
@@ -332,6 +345,12 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.doubt = True
     elif kind in ("ToolResultRecorded", "ToolEffectReconciled", "RepairDecided", "ToolAttemptFailed"):
         call.doubt = call.doubt and call.state not in ENDED
+
+
+def told_names(told: dict[str, Any]) -> frozenset[str]:
+    """On behalf of whom somebody acts, as a request or a word tells; of many it tells only the first."""
+    names = told.get("on_behalf_of")
+    return frozenset(map(str, names[:_TOLD])) if isinstance(names, list) else frozenset()
 
 
 def body_of(event: EventRow) -> dict[str, Any]:

@@ -116,6 +116,8 @@ def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow])
         body = body_of(event)
         for invariant, rule in rules_for(event.type):
             findings.broken(invariant, rule(story, event, body))
+        if event.type == "ApprovalDecided":
+            findings.broken("I3", seen.standings.approved(story, event, body))
         story.tell(event, body)
         findings.broken("I13", seen.counters.tell(story, event, body))
     findings.broken("I3", dispatches.rows(key, calls, story))
