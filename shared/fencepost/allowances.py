@@ -31,6 +31,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Self, TypedDict
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fencepost.authority.allowlist import matches
+from fencepost.authority.decisions import AuthorizationRequest
 from fencepost.authority.statements import parse_span
 from fencepost.canonical import MAX_INT, digest, encode, sanitize
 from fencepost.clock import parse_rfc3339, rfc3339
@@ -142,20 +143,6 @@ def _why(error: Exception) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What is to be done, as far as allowances speak of it. `names`: the principal, and for whom it acts."""
-
-    tenant: str
-    principal: str
-    tool: str
-    at: datetime
-    names: tuple[str, ...] = ()
-    roles: tuple[str, ...] = ()
-    resource: tuple[str, str] | None = None
-    amount: Money | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Share:
     """What one call takes of one counter. Limits and `subject` are for whoever reads the history: the key is
     a digest of the subject, and the table of counters holds nothing else of it.
@@ -189,7 +176,7 @@ class Refusal:
     reason: str
 
 
-def concerns(allowance: Allowance, asked: Asked) -> bool:
+def concerns(allowance: Allowance, asked: AuthorizationRequest) -> bool:
     """Whether the allowance speaks of this call."""
     if not (matches(allowance.tenant, asked.tenant) and matches(allowance.tool, asked.tool)):
         return False
@@ -200,11 +187,11 @@ def concerns(allowance: Allowance, asked: Asked) -> bool:
     kind, role, wanted = allowance.principal.partition(_ROLE)
     if not kind and role:
         return any(matches(wanted, one) for one in asked.roles)
-    return any(matches(allowance.principal, one) for one in (asked.principal, *asked.names))
+    return any(matches(allowance.principal, one) for one in (asked.principal, *asked.on_behalf_of))
 
 
 def shares(
-    allowances: Sequence[Allowance], asked: Asked, held: frozenset[str] = frozenset()
+    allowances: Sequence[Allowance], asked: AuthorizationRequest, held: frozenset[str] = frozenset()
 ) -> tuple[Share, ...] | Refusal:
     """What a call would take, but for allowances of which it has its share already (`held`, by id).
 
@@ -222,7 +209,7 @@ def shares(
 
 
 def owed(
-    allowances: Sequence[Allowance], asked: Asked, held: frozenset[str] = frozenset()
+    allowances: Sequence[Allowance], asked: AuthorizationRequest, held: frozenset[str] = frozenset()
 ) -> tuple[tuple[Share, ...], tuple[str, ...]]:
     """What a call that may have been sent has to hold, whatever the limits say, beside what it has (`held`);
     and the allowances of which its share cannot be told. CanonicalError as in `shares`.
@@ -252,7 +239,7 @@ def counting_anew(before: Iterable[Allowance], after: Iterable[Allowance]) -> li
     return found
 
 
-def _problem(allowance: Allowance, asked: Asked) -> tuple[str, str] | None:
+def _problem(allowance: Allowance, asked: AuthorizationRequest) -> tuple[str, str] | None:
     if "resource" in allowance.per and asked.resource is None:
         return "allowance_no_resource", f"{asked.tool} does not say what it acts on, and each has its own"
     if (limit := allowance.spend) is None:
@@ -267,7 +254,7 @@ def _problem(allowance: Allowance, asked: Asked) -> tuple[str, str] | None:
     return None
 
 
-def _share(allowance: Allowance, asked: Asked) -> Share:
+def _share(allowance: Allowance, asked: AuthorizationRequest) -> Share:
     since, until = allowance.window_at(asked.at)
     values: dict[str, str] = {
         "tenant": asked.tenant,

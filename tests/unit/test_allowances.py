@@ -8,7 +8,6 @@ import pytest
 
 from fencepost.allowances import (
     Allowance,
-    Asked,
     Refusal,
     Share,
     Used,
@@ -23,21 +22,39 @@ from fencepost.allowances import (
     taken,
     told,
 )
+from fencepost.authority import AuthorizationRequest
 from fencepost.canonical import MAX_INT
+from fencepost.contracts import Effect
 from fencepost.errors import UsageError
 from fencepost.money import Money
 from fencepost.states import CALL_ENDS, CallState
 
 AT = datetime(2026, 11, 30, 10, 0, 59, 999999, UTC)
 EUR = Money(currency="EUR", amount_minor=1250, scale=2)
-ASKED = Asked("shop", "svc:pay", "wallet.debit", AT, amount=EUR, resource=("account", "a-1"))
+ASKED = AuthorizationRequest(
+    tenant="shop",
+    principal="svc:pay",
+    tool="wallet.debit",
+    tool_version=1,
+    effect=Effect.IRREVERSIBLE,
+    arguments={},
+    arguments_hash="",
+    operation=None,
+    run="",
+    call="",
+    attempt=1,
+    phase="claim",
+    at=AT,
+    amount=EUR,
+    resource=("account", "a-1"),
+)
 
 
 def rule(**said: Any) -> Allowance:
     return Allowance(**{"id": "few", "count": 3, **said})
 
 
-def one(allowance: Allowance, asked: Asked = ASKED) -> Share:
+def one(allowance: Allowance, asked: AuthorizationRequest = ASKED) -> Share:
     found = shares([allowance], asked)
     assert isinstance(found, tuple), found
     return found[0]
@@ -53,7 +70,7 @@ def one(allowance: Allowance, asked: Asked = ASKED) -> Share:
         ({"tool": "wallet"}, {}, False),
         ({"principal": "svc:*"}, {}, True),
         ({"principal": "ann"}, {}, False),
-        ({"principal": "ann"}, {"names": ("ann",)}, True),
+        ({"principal": "ann"}, {"on_behalf_of": ("ann",)}, True),
         ({"principal": "role:clerk"}, {}, False),
         ({"principal": "role:clerk"}, {"roles": ("clerk",)}, True),
         ({"principal": "role:clerk"}, {"principal": "role:clerk"}, False),

@@ -7,10 +7,14 @@ again with the time that is left; if not, somebody has moved on and nothing is l
 from __future__ import annotations
 
 from fencepost import commands as c
+from fencepost.authority import AuthorizationRequest
+from fencepost.decide.authorize import request_of
 from fencepost.decide.capable import granted
 from fencepost.decide.compensate import next_to_offset
 from fencepost.decide.fold import Fold
 from fencepost.states import CallState, RunStatus
+from fencepost.subjects import Call
+from fencepost.tools import Tool
 
 
 def again(fold: Fold, command: c.Command) -> c.Answer:
@@ -44,7 +48,14 @@ def _call_order(fold: Fold, command: c.ClaimCall | c.ClaimDoubt) -> c.Answer:
     deadline = call.ready_at - grace
     if call.state == CallState.DISPATCHING:
         key = call.operation
-        told = granted(fold, call, tool, deadline) if tool is not None else None
+        told = granted(fold, call, tool, _asked(fold, call, tool), deadline) if tool is not None else None
         left = deadline - fold.now
         return c.Send(call, fold.run.principal, call.attempts, key, deadline, left, call.doubt, told)
     return c.Ask(call, fold.run.principal, fold.now, deadline - fold.now)
+
+
+def _asked(fold: Fold, call: Call, tool: Tool) -> AuthorizationRequest | None:
+    try:
+        return request_of(fold.standing, fold.run, call, tool, "claim", call.attempts, fold.now)
+    except Exception:  # noqa: BLE001 - the application's functions answered before; without it nothing is sent
+        return None

@@ -15,7 +15,6 @@ from typing import Any
 
 from fencepost.allowances import (
     Allowance,
-    Asked,
     Refusal,
     Share,
     Used,
@@ -26,9 +25,10 @@ from fencepost.allowances import (
     told,
     until,
 )
-from fencepost.authority import AuthorizationDecision
+from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.authority.standing import Standing
-from fencepost.canonical import sanitize
+from fencepost.canonical import CanonicalError, sanitize
+from fencepost.decide.authorize import request_of
 from fencepost.decide.fold import Fold, Known
 from fencepost.states import CALL_UNSENT, CallState
 from fencepost.subjects import Call, Run
@@ -57,29 +57,21 @@ def wanted(
     Nothing for what compensates, and nothing for the repeat of an attempt that may have had its effect: that
     holds what its first attempt took. Raises what the tool's own functions raise.
     """
-    may = in_force(known, standing, call.tenant)
-    if not may or call.compensates is not None or (call.doubt and call.attempts > 0):
-        return ()
-    return shares(may, _asked(standing, run, call, tool, now), _of(call))
+    may = _limiting(known, standing, call)
+    return shares(may, _asked(standing, run, call, tool, now), _of(call)) if may else ()
+
+
+def _limiting(known: Known, standing: Standing, call: Call) -> tuple[Allowance, ...]:
+    offsets, repeats = call.compensates is not None, call.doubt and call.attempts > 0
+    return () if offsets or repeats else in_force(known, standing, call.tenant)
 
 
 def _of(call: Call) -> frozenset[str]:
     return frozenset(share.allowance for share in taken(call.reserved))
 
 
-def _asked(standing: Standing, run: Run, call: Call, tool: Tool, now: datetime) -> Asked:
-    who = standing.who(call.tenant, run.principal, tool.name, now)
-    args = tool.read_arguments(call.arguments) if tool.acts_on or tool.amount else None
-    return Asked(
-        tenant=call.tenant,
-        principal=run.principal,
-        tool=tool.name,
-        at=now,
-        names=who.on_behalf_of,
-        roles=who.roles,
-        resource=tool.acts_on(args) if tool.acts_on else None,
-        amount=tool.amount(args) if tool.amount else None,
-    )
+def _asked(standing: Standing, run: Run, call: Call, tool: Tool, now: datetime) -> AuthorizationRequest:
+    return request_of(standing, run, call, tool, "claim", call.attempts + 1, now)
 
 
 def may_owe(call: Call) -> bool:
@@ -126,15 +118,19 @@ def brought_in(call: Call, now: datetime) -> tuple[Share, ...]:
     return tuple(one for one in taken(call.reserved) if (end := until(one)) is None or now < end)
 
 
-def room(fold: Fold, call: Call, tool: Tool) -> tuple[Share, ...] | Refusal:
+def room(
+    fold: Fold, call: Call, tool: Tool, asked: AuthorizationRequest | None
+) -> tuple[Share, ...] | Refusal:
     """What this call takes of its counters, which are locked; or why it is not sent.
 
-    What it holds since a restore marked it is among that: it was not let go then. RuntimeError for a counter
-    whose lock is not held: nothing is let go past it. Whatever the application's functions raise refuses.
+    `asked` is what was allowed. What the call holds since a restore marked it is among what it takes: it was
+    not let go then. RuntimeError for a counter whose lock is not held: nothing is let go past it. A resource
+    that has no canonical text is refused.
     """
+    assert asked is not None
     try:
-        found = wanted(fold.known, fold.standing, fold.run, call, tool, fold.now)
-    except Exception as error:  # noqa: BLE001 - what names resource and amount is the application's code
+        found = shares(_limiting(fold.known, fold.standing, call), asked, _of(call))
+    except CanonicalError as error:
         why = f"what it takes of allowances cannot be told: {type(error).__name__}: {sanitize(error, 200)}"
         return Refusal("allowance_error", "", why)
     if isinstance(found, Refusal):

@@ -11,19 +11,13 @@ from typing import Any, Final, cast
 
 from fencepost import deadlines, operations
 from fencepost.approvals import Approval, Said, read
-from fencepost.authority import (
-    ApprovalNeed,
-    Approver,
-    AuthorizationDecision,
-    AuthorizationRequest,
-    approve_safely,
-)
+from fencepost.authority import Approver, AuthorizationRequest, approve_safely
 from fencepost.authority.standing import TOO_MANY, few
 from fencepost.canonical import parse, sanitize
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.commands import Answer, ClaimCall, DecideApproval, Denied, Done, Fenced, Gone, Moved
 from fencepost.contracts import Effect
-from fencepost.decide.authorize import decision_body, engine_of, request_digest, request_of
+from fencepost.decide.authorize import Judged, decision_body, engine_of, request_digest
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call
 from fencepost.events import EventType
@@ -46,7 +40,7 @@ def ask(
     fold: Fold,
     call: Call,
     tool: Tool,
-    decision: AuthorizationDecision,
+    judged: Judged,
     phase: str,
     *,
     request: str | None = None,
@@ -54,12 +48,13 @@ def ask(
     not_before: datetime | None = None,
 ) -> None:
     """Ask persons about exactly this call. They are shown what will be sent, as far as that is known."""
+    decision = judged.decision
     assert decision.approval is not None
     until = deadlines.plus(fold.now, min(decision.approval.within, LONGEST))
     due = until if call.compensates else min(until, fold.run.deadline)
     message = f"needs an approval: {decision.reason}"
     body = decision_body(fold, call, decision, phase) | {"message": message, "ready_at": rfc3339(due)}
-    body["asked"] = _asked(fold, call, tool, decision, request, until)
+    body["asked"] = _asked(fold, call, tool, judged, request, until)
     if call.compensates:  # its own deadline begins once it is approved
         body["asked"]["patience_ms"] = tool.dependency.reconcile_for // timedelta(milliseconds=1)
         body["asked"]["not_before"] = rfc3339(max(not_before or fold.now, fold.now))
@@ -71,12 +66,13 @@ def _asked(
     fold: Fold,
     call: Call,
     tool: Tool,
-    decision: AuthorizationDecision,
+    judged: Judged,
     request: str | None,
     until: datetime,
 ) -> dict[str, Any]:
-    judged = request_of(fold, call, tool, "claim", call.attempts + 1)
-    need = decision.approval or ApprovalNeed()
+    decision, asked = judged
+    assert decision.approval is not None
+    assert asked is not None
     shown, why_not = (call.request or request), None
     if shown is None and tool.kind == "http":
         shown, why_not = _built(call, tool)
@@ -86,7 +82,7 @@ def _asked(
         "arguments_hash": call.arguments_hash,
         "request_digest": request_digest(call, shown),
         "policy": decision.policy_version,
-        "count": max(1, need.count),
+        "count": max(1, decision.approval.count),
         "requested_at": rfc3339(fold.now),
         "expires_at": rfc3339(until),
         "reason": decision.reason,
@@ -95,11 +91,11 @@ def _asked(
         **({"request_error": why_not} if why_not else {}),
         "effect": str(tool.effect),
         "egress": tool.egress,
-        "amount": judged.amount.model_dump() if judged.amount is not None else None,
-        "resource": list(judged.resource) if judged.resource is not None else None,
-        "requester": judged.principal,
-        "on_behalf_of": few(judged.on_behalf_of),
-        "delegation": few(judged.delegation),
+        "amount": asked.amount.model_dump() if asked.amount is not None else None,
+        "resource": list(asked.resource) if asked.resource is not None else None,
+        "requester": asked.principal,
+        "on_behalf_of": few(asked.on_behalf_of),
+        "delegation": few(asked.delegation),
         "turn": call.turn,
         "planner": fold.run.planner,
         "planner_version": fold.run.planner_version,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Literal, cast
+from datetime import datetime
+from typing import Any, Literal, NamedTuple, cast
 
 from fencepost.approvals import Approval, read
 from fencepost.authority import (
@@ -16,20 +17,29 @@ from fencepost.authority import (
     approve_safely,
     decide_safely,
 )
-from fencepost.authority.standing import TOO_MANY, few
+from fencepost.authority.standing import TOO_MANY, Standing, few
 from fencepost.canonical import arguments_hash, parse, sanitize
 from fencepost.decide.fold import Fold
 from fencepost.money import Money
-from fencepost.subjects import Call
+from fencepost.subjects import Call, Run
 from fencepost.tools import Tool
 from fencepost.wire import fingerprint
 
 Phase = Literal["recording", "claim"]
 
 
+class Judged(NamedTuple):
+    """A decision and what it was about: what is asked of persons, taken of allowances and handed to an
+    attempt is of this. None where it was denied before that was looked at; never beside an approval or leave.
+    """
+
+    decision: AuthorizationDecision
+    asked: AuthorizationRequest | None
+
+
 def authorize(
     fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int, *, request: str | None = None
-) -> AuthorizationDecision:
+) -> Judged:
     """The decision for these exact arguments, under what stands in the ledger now.
 
     `request` is the one that would be sent, where one is: approvals count only for what persons were shown.
@@ -50,14 +60,15 @@ def authorize(
         version = standing.policies[tenant]
         return _denied("policy_error", f"policy version {version} could not be loaded here")
     try:
-        asked = request_of(fold, call, tool, phase, attempt)
+        asked = request_of(standing, fold.run, call, tool, phase, attempt, fold.now)
     except Exception as error:  # noqa: BLE001 - what names resource and amount is the application's code
         reason = f"what it acts on or moves cannot be told: {type(error).__name__}: {sanitize(error, 200)}"
         return _denied("policy_error", reason)
     approval = read(call.approval)
     if approval is None or not approval.said:
-        return decide_safely(engine, asked)
-    return _approved(fold, call, approval, engine, asked, request_digest(call, call.request or request))
+        return Judged(decide_safely(engine, asked), asked)
+    digest = request_digest(call, call.request or request)
+    return Judged(_approved(fold, call, approval, engine, asked, digest), asked)
 
 
 def _approved(
@@ -132,16 +143,18 @@ def engine_of(fold: Fold, tenant: str) -> Authority | None:
     return fold.standing.engines.get(version)
 
 
-def request_of(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -> AuthorizationRequest:
+def request_of(
+    standing: Standing, run: Run, call: Call, tool: Tool, phase: Phase, attempt: int, now: datetime
+) -> AuthorizationRequest:
     """All a decision on this call may depend on. Raises what the tool's own functions raise."""
     args = tool.read_arguments(call.arguments) if tool.acts_on or tool.amount else None
-    who = fold.standing.who(call.tenant, fold.run.principal, tool.name, fold.now)
+    who = standing.who(call.tenant, run.principal, tool.name, now)
     amount = tool.amount(args) if tool.amount else None
     if amount is not None and not isinstance(amount, Money):
         raise TypeError(f"amount of {tool.name} must give Money or None, not {type(amount).__name__}")
     return AuthorizationRequest(
         tenant=call.tenant,
-        principal=fold.run.principal,
+        principal=run.principal,
         tool=tool.name,
         tool_version=tool.version,
         effect=tool.effect,
@@ -152,14 +165,14 @@ def request_of(fold: Fold, call: Call, tool: Tool, phase: Phase, attempt: int) -
         call=str(call.id),
         attempt=attempt,
         phase=phase,
-        at=fold.now,
+        at=now,
         definition=tool.definition_digest,
         resource=_pair(tool, tool.acts_on(args)) if tool.acts_on else None,
         amount=amount,
         roles=who.roles,
         on_behalf_of=who.on_behalf_of,
         delegation=who.links,
-        tainted=fold.run.tainted is not None,
+        tainted=run.tainted is not None,
         egress=tool.egress,
         compensates=call.compensates is not None,
     )
@@ -193,7 +206,8 @@ def decision_body(fold: Fold, call: Call, decision: AuthorizationDecision, phase
     return body
 
 
-def _denied(code: str, reason: str) -> AuthorizationDecision:
-    return AuthorizationDecision(
+def _denied(code: str, reason: str) -> Judged:
+    denied = AuthorizationDecision(
         allowed=False, reason=reason, policy_version=UNKNOWN_POLICY, deciding=(code,), code=code
     )
+    return Judged(denied, None)

@@ -28,7 +28,7 @@ from fencepost.commands import (
 )
 from fencepost.decide import allow, gate
 from fencepost.decide.approvals import ask, claim_awaiting
-from fencepost.decide.authorize import authorize, decision_body, denial
+from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.capable import granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
@@ -66,19 +66,20 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
         return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = 0
-    decision = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
+    judged = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
+    decision = judged.decision
     if not decision.allowed and decision.approval is None:
         return _denied(fold, call, decision, command.term.fence)
     if call.compensates and call.reconcile_until is not None and call.reconcile_until <= fold.now:
         what = "the compensation's own deadline has passed"  # also while it waits for another call
         return _reject(fold, call, 8, "late", what, command.term.fence)
     if not decision.allowed:
-        ask(fold, call, tool, decision, "claim", request=command.request, fence=command.term.fence)
+        ask(fold, call, tool, judged, "claim", request=command.request, fence=command.term.fence)
         return Done(C.AWAITING_APPROVAL)
     return (
         _key(fold, call, tool, command)
         or _resource(fold, call, command)
-        or _start(fold, call, tool, command, decision)
+        or _start(fold, call, tool, command, judged)
     )
 
 
@@ -174,7 +175,7 @@ def _gate(fold: Fold, call: Call, tool: Tool, timeout: timedelta, fence: int) ->
     return late if due is None else Done(C.INTENT_RECORDED)
 
 
-def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: AuthorizationDecision) -> Answer:
+def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judged) -> Answer:
     """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
     fence, spec = command.term.fence, tool.dependency
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
@@ -197,10 +198,10 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, decision: Aut
     before = dict(fold.dependencies)
     if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
         return held_up
-    if isinstance(taken := allow.room(fold, call, tool), Refusal):
+    if isinstance(taken := allow.room(fold, call, tool, judged.asked), Refusal):
         fold.dependencies = before  # what is not sent takes no place there
-        return _denied(fold, call, allow.denial(taken, decision), fence)
-    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request, taken=taken)
+        return _denied(fold, call, allow.denial(taken, judged.decision), fence)
+    return start_attempt(fold, call, tool, command, timeout, judged, request=command.request, taken=taken)
 
 
 def start_attempt(
@@ -209,13 +210,13 @@ def start_attempt(
     tool: Tool,
     command: Claim,
     timeout: timedelta,
-    decision: AuthorizationDecision,
+    judged: Judged,
     *,
     request: str | None = None,
     taken: tuple[Share, ...] = (),
 ) -> Send:
     """Record the lease, the authorisation and the attempt; the order to send follows the COMMIT (R2)."""
-    spec, repeat = tool.dependency, call.doubt
+    spec, repeat, decision = tool.dependency, call.doubt, judged.decision
     fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
     evidence = decision_body(fold, call, decision, "claim")
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call.id, policy=decision.policy_version)
@@ -242,7 +243,7 @@ def start_attempt(
     if call.resource is not None:
         fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)
-    who, may = fold.run.principal, granted(fold, started, tool, deadline)
+    who, may = fold.run.principal, granted(fold, started, tool, judged.asked, deadline)
     return Send(started, who, started.attempts, call.operation, deadline, timeout, repeat, may)
 
 

@@ -9,7 +9,6 @@ from typing import Any
 from uuid import UUID
 
 from fencepost import operations
-from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import Budget, Usage, exhausted
 from fencepost.clock import rfc3339
 from fencepost.commands import (
@@ -26,7 +25,7 @@ from fencepost.commands import (
 )
 from fencepost.deadlines import retry_at
 from fencepost.decide.approvals import ask
-from fencepost.decide.authorize import authorize, decision_body, denial
+from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
@@ -184,14 +183,15 @@ def propose(
         gone = f"tool {call.tool} version {call.tool_version} is not known here"
         fold.emit(E.PROPOSAL_REJECTED, {"step": 2, "code": "unknown_tool", "message": gone}, call=call_id)
         return
-    decision = authorize(fold, call, tool, "recording", 0)
+    judged = authorize(fold, call, tool, "recording", 0)
+    decision = judged.decision
     evidence = decision_body(fold, call, decision, "recording")
     if not decision.allowed and decision.approval is None:
         denied = {**evidence, "message": denial(decision)}
         fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)
         return
     if not decision.allowed:
-        _ask(fold, call, tool, decision, not_before)
+        _ask(fold, call, tool, judged, not_before)
         return
     fold.emit(E.AUTHORIZATION_ALLOWED, evidence, call=call_id, policy=decision.policy_version)
     waits = False
@@ -211,9 +211,7 @@ def propose(
     fold.emit(E.DISPATCH_INTENT_RECORDED, intent, call=call_id)
 
 
-def _ask(
-    fold: Fold, call: Call, tool: Tool, decision: AuthorizationDecision, not_before: datetime | None
-) -> None:
+def _ask(fold: Fold, call: Call, tool: Tool, judged: Judged, not_before: datetime | None) -> None:
     """Persons are asked at once, but not about what its key refuses whatever they say."""
     if call.operation is not None:
         rule, why = operations.admit(fold.operations[call.operation], call, tool.contract)
@@ -221,7 +219,7 @@ def _ask(
             refused = {"step": 7, "code": why, "message": f"refused: {why}"}
             fold.emit(E.PROPOSAL_REJECTED, refused, call=call.id)
             return
-    ask(fold, call, tool, decision, "recording", not_before=not_before)
+    ask(fold, call, tool, judged, "recording", not_before=not_before)
 
 
 def _proposal_body(

@@ -172,19 +172,19 @@ def _repeat(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
     """Resend the stored request under the same key, authorised anew; a denial leaves the call in doubt."""
     if (why_not := drifted(call) or _unbuilt(call, tool, command)) is not None:
         return _repair(fold, call, why_not)
-    decision = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
-    if not decision.allowed:
-        return _denied(fold, call, tool, command, decision)
+    judged = authorize(fold, call, tool, "claim", call.attempts + 1, request=command.request)
+    if not judged.decision.allowed:
+        return _denied(fold, call, tool, command, judged.decision)
     # The last hurdles: what is not sent after all must not take the place of a probe.
     before = dict(fold.dependencies)
     if (put_off := _gate(fold, call, tool)) is not None:
         return put_off
-    if isinstance(taken := allow.room(fold, call, tool), Refusal):
+    if isinstance(taken := allow.room(fold, call, tool, judged.asked), Refusal):
         fold.dependencies = before
-        return _denied(fold, call, tool, command, allow.denial(taken, decision))
+        return _denied(fold, call, tool, command, allow.denial(taken, judged.decision))
     until = call.reconcile_until or fold.now
     timeout = min(tool.dependency.per_attempt, until - fold.now)
-    return start_attempt(fold, call, tool, command, timeout, decision, request=command.request, taken=taken)
+    return start_attempt(fold, call, tool, command, timeout, judged, request=command.request, taken=taken)
 
 
 def _denied(

@@ -47,7 +47,9 @@ def _unspent(refused: Made) -> Made:
 def _unasked(decide: Made) -> Made:
     def decided(fold: Any, call: Any, tool: Any, phase: str, attempt: int, **more: Any) -> Any:
         found = decide(fold, call, tool, phase, attempt, **more)
-        return replace(found, allowed=True, approval=None) if found.approval is not None else found
+        asks = found.decision.approval is not None
+        allowed = replace(found.decision, allowed=True, approval=None)
+        return found._replace(decision=allowed) if asks else found
 
     return decided
 

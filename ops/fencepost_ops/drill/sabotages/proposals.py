@@ -27,9 +27,9 @@ def scripted(tool: str, **more: Any) -> Asked:
 
 def _as_recorded(authorize: Made) -> Made:
     def decided(fold: Fold, call: Call, tool: Any, phase: str, attempt: int, **more: Any) -> Any:
-        if phase == "claim":
-            return AuthorizationDecision(True, "it was allowed when it was recorded", "recorded")
-        return authorize(fold, call, tool, phase, attempt, **more)
+        found = authorize(fold, call, tool, phase, attempt, **more)
+        recorded = AuthorizationDecision(True, "it was allowed when it was recorded", "recorded")
+        return found._replace(decision=recorded) if phase == "claim" else found
 
     return decided
 
