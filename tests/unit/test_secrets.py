@@ -28,7 +28,7 @@ from fencepost_workers.attempts import secrets_of
 from fencepost_workers.planner import _transcript
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
-from fencepost_workers.tools.secrets import Resolved, SecretUnavailable, files_and_variables, resolve
+from fencepost_workers.tools.secrets import Resolved, SecretUnavailable, resolve
 
 VALUE = 'c4n/ry"+<x> =='
 
@@ -283,58 +283,6 @@ def test_it_is_the_runs_tenant_that_is_asked_for() -> None:
     assert asked == [("shop", "mailbox/anna")]
 
 
-# files and variables
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "shop" / "mailbox").mkdir(parents=True)
-    (tmp_path / "shop" / "mailbox" / "anna").write_text(VALUE + "\n")
-    return tmp_path
-
-
-def test_a_secret_is_a_file_of_its_tenant(folder: Path) -> None:
-    resolver = files_and_variables(str(folder))
-    assert resolver("shop", "mailbox/anna") == VALUE
-    assert resolver("shop", "mailbox/bob") is None
-    assert resolver("other", "mailbox/anna") is None
-
-
-@pytest.mark.parametrize("tenant", ["shop/mailbox", "..", "../shop", "other/../shop", ".", "shop%2Fmailbox"])
-def test_no_tenant_reaches_anothers_files(folder: Path, tenant: str) -> None:
-    nested = files_and_variables(str(folder / "shop"))
-    resolver = files_and_variables(str(folder))
-    assert resolver(tenant, "anna") is None
-    assert resolver(tenant, "mailbox/anna") is None
-    assert nested(tenant, "mailbox/anna") is None
-
-
-def test_a_link_out_of_the_folder_is_not_followed(
-    folder: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    outside = tmp_path_factory.mktemp("outside") / "key"
-    outside.write_text("outside-outside")
-    (folder / "shop" / "out").symlink_to(outside)
-    (folder / "shop" / "in").symlink_to("mailbox/anna")  # as containers' secrets are mounted
-    resolver = files_and_variables(str(folder))
-    assert resolver("shop", "in") == VALUE
-    with pytest.raises(UsageError, match="outside"):
-        resolver("shop", "out")
-    with pytest.raises(UsageError, match="no file"):
-        resolver("shop", "mailbox")
-    (folder / "shop" / "binary").write_bytes(b"\xff\xfe-secret")
-    with pytest.raises(UsageError, match="UTF-8"):
-        resolver("shop", "binary")
-
-
-def test_a_secret_may_be_a_variable_whose_name_is_like_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FENCEPOST_SECRET_shop__mailbox_2Fanna", VALUE)
-    resolver = files_and_variables("")
-    assert resolver("shop", "mailbox/anna") == VALUE
-    for tenant, name in (("shop", "mailbox_anna"), ("shop", "mailbox_2Fanna"), ("shop__mailbox", "anna")):
-        assert resolver(tenant, name) is None
-
-
 # what a Python tool is handed
 
 
@@ -399,8 +347,10 @@ def test_a_python_tools_words_are_cleaned_before_they_are_cut(then: str, awaited
     assert "**" in text
 
 
-def test_without_a_function_of_the_app_a_worker_reads_its_own_folder(folder: Path) -> None:
-    settings = load_settings(secrets_dir=str(folder))
+def test_without_a_function_of_the_app_a_worker_reads_its_own_folder(tmp_path: Path) -> None:
+    (tmp_path / "shop" / "mailbox").mkdir(parents=True)
+    (tmp_path / "shop" / "mailbox" / "anna").write_text(VALUE)
+    settings = load_settings(secrets_dir=str(tmp_path))
     call: Any = SimpleNamespace(tenant="shop", arguments=arguments())
 
     async def asked(app: App, tool: Tool) -> Resolved:
