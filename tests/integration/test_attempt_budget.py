@@ -26,3 +26,5 @@ def test_eight_claims_at_once_spend_what_there_is_and_no_more(bench: Bench) -> N
     assert bench.run(run).stop_reason == "budget_exhausted"
     unsent = {bench.state(call) for call in calls} - {"DISPATCHING"}
     assert unsent <= {"REJECTED", "CANCELLED"}
+    told = {bench.call(call).error for call in calls if bench.state(call) == "REJECTED"}
+    assert told == {"budget: the run's budget of attempts is used up"}

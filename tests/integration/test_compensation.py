@@ -171,10 +171,13 @@ def test_once_a_compensation_is_claimed_equals_are_refused(bench: Bench) -> None
     order = bench.sql("SELECT arguments::json->>'order' FROM fencepost.calls WHERE id = %s", call)[0][0]
     send, term = bench.dispatch(run, undo)
     during = bench.start()
-    assert bench.call(bench.debit(during, order)).error == "refused: key_compensating"
+    assert (
+        bench.call(bench.debit(during, order)).error
+        == "key_compensating: the effect of this key is being offset"
+    )
     bench.record(send, term, APPLIED)
     after = bench.start()
-    assert bench.call(bench.debit(after, order)).error == "refused: key_compensated"
+    assert bench.call(bench.debit(after, order)).error == "key_compensated: the effect of this key was offset"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_of_eight_with_other_arguments_one_is_taken_and_seven_are_refused(bench:
     taken = [call for _, call in made if bench.state(call) == "INTENT_RECORDED"]
     assert len(taken) == 1
     errors = {bench.call(call).error for _, call in made if call not in taken}
-    assert errors == {"refused: key_arguments_differ"}
+    assert errors == {"key_arguments_differ: a call of the same key has other arguments"}
 
 
 @pytest.mark.parametrize("found", [True, False], ids=["it had its effect", "it had none"])

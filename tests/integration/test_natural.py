@@ -225,7 +225,7 @@ def test_a_compensation_waits_for_what_it_sets_until_its_own_deadline_and_no_lon
     assert (bench.call(back).ready_at, until > bench.now()) == (until, True)
     bench.ahead((until - bench.now()).total_seconds() + 0.1)
     assert bench.one(bench.claim_call(run, back)) == c.Done("REJECTED")
-    assert bench.call(back).error == "the compensation's own deadline has passed"
+    assert bench.call(back).error == "late: the compensation's own deadline has passed"
     assert bench.kinds(run, back)[-2:] == ["DispatchDeferred", "ProposalRejected"], "it did not spin"
 
 

@@ -115,7 +115,9 @@ def test_after_a_failure_that_the_downstream_keeps_the_next_is_refused(bench: Be
     send, term = bench.dispatch(first, held)
     assert bench.record(send, term, REFUSED) == c.Done("FAILED")
     assert bench.one(bench.claim_call(second, waiter)) == c.Done("REJECTED")
-    assert bench.call(waiter).error == "refused: key_failed_before"
+    assert bench.call(waiter).error == (
+        "key_failed_before: a call of the same key has failed, and its contract does not release the key"
+    )
     assert bench.status(second) == "STOPPED"
     third = bench.start()
     later = bench.debit(third, bench_order(bench, held), tool)
@@ -131,7 +133,7 @@ def test_the_same_key_with_other_arguments_is_refused(bench: Bench, moment: str)
         bench.succeed(first, held)
     (other,) = bench.plan(second, ("wallet.debit", {"order": order, "minor": 999}))
     assert bench.state(other) == "REJECTED"
-    assert bench.call(other).error == "refused: key_arguments_differ"
+    assert bench.call(other).error == "key_arguments_differ: a call of the same key has other arguments"
     assert bench.run(second).stop_reason == "tool_failed"
     assert bench.operation(held).call == held
 
@@ -145,7 +147,9 @@ def test_what_can_never_be_known_is_not_done_again(bench: Bench) -> None:
     assert bench.repair(held, CallState.ACCEPTED_UNKNOWN) == c.Done("ACCEPTED_UNKNOWN")
     assert bench.run(first).stop_reason == "outcome_unknown"
     assert bench.one(bench.claim_call(second, waiter)) == c.Done("REJECTED")
-    assert bench.call(waiter).error == "refused: key_unknown"
+    assert bench.call(waiter).error == (
+        "key_unknown: whether a call of the same key had its effect is not known"
+    )
 
 
 def test_the_same_intent_twice_in_one_turn_has_one_effect(bench: Bench) -> None:

@@ -255,7 +255,7 @@ def test_a_request_that_cannot_be_built_is_never_sent(bench: Bench) -> None:
     call = bench.debit(run, bench.order())
     claim = replace(bench.claim_call(run, call), request=None, request_error="KeyError: 'x'")
     assert bench.one(claim) == c.Done("REJECTED")
-    assert (bench.call(call).error, bench.call(call).attempts) == ("KeyError: 'x'", 0)
+    assert (bench.call(call).error, bench.call(call).attempts) == ("request_failed: KeyError: 'x'", 0)
 
 
 def test_the_stored_request_is_what_a_retry_sends(bench: Bench) -> None:

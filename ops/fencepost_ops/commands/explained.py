@@ -155,7 +155,7 @@ def _valid(_: Event, data: Data) -> str:
 def _rejected(_: Event, data: Data) -> str:
     step = data["step"]
     what = STEPS.get(step, "a step this version does not know")
-    return f"Step {step} ({what}) refused it, {data['code']}: {_said(data['message'])}. Nothing was sent."
+    return f"Step {step} ({what}) refused it, {_said(data['message'])}. Nothing was sent."
 
 
 def _who(data: Data) -> str:

@@ -31,7 +31,7 @@ from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.capable import granted
 from fencepost.decide.fold import Fold, lease_body
-from fencepost.decide.planning import budget, usage
+from fencepost.decide.planning import budget, refused_key, rejection, usage
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
@@ -104,8 +104,11 @@ def _denied(fold: Fold, call: Call, decision: AuthorizationDecision, fence: int)
 
 
 def _reject(fold: Fold, call: Call, step: int, code: str, message: str, fence: int) -> Answer:
-    body = {"step": step, "code": code, "message": message, "fence": fence}
-    fold.emit(E.PROPOSAL_REJECTED, body, call=call.id)
+    return _refuse(fold, call, rejection(step, code, message), fence)
+
+
+def _refuse(fold: Fold, call: Call, refusal: Mapping[str, Any], fence: int) -> Answer:
+    fold.emit(E.PROPOSAL_REJECTED, {**refusal, "fence": fence}, call=call.id)
     return _end(fold, call)
 
 
@@ -117,7 +120,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     held = fold.operations[call.operation]
     rule, why = operations.admit(held, call, tool.contract)
     if rule == operations.Rule.REJECT:
-        return _reject(fold, call, 7, why, f"refused: {why}", fence)
+        return _refuse(fold, call, refused_key(why), fence)
     if rule == operations.Rule.WAIT:
         return _defer(fold, call, fence, waits=True)
     if rule == operations.Rule.REUSE:
@@ -179,7 +182,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
     fence, spec = command.term.fence, tool.dependency
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
-        spent = {"step": 8, "code": "budget", "message": f"the run's budget of {used} is used up"}
+        spent = rejection(8, "budget", f"the run's budget of {used} is used up")
         fold.emit(E.PROPOSAL_REJECTED, spent | {"fence": fence}, call=call.id)
         stop(fold, StopReason.BUDGET_EXHAUSTED, used)
         fold.present_run_by(call.id)

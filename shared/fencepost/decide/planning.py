@@ -39,6 +39,13 @@ E, C, R = EventType, CallState, RunStatus
 
 MAX_PROPOSALS = 256
 """Calls of one turn at most: a change reads all open calls of its run."""
+_KEY = {
+    "key_arguments_differ": "a call of the same key has other arguments",
+    "key_failed_before": "a call of the same key has failed, and its contract does not release the key",
+    "key_unknown": "whether a call of the same key had its effect is not known",
+    "key_compensating": "the effect of this key is being offset",
+    "key_compensated": "the effect of this key was offset",
+}
 _BACKOFF = timedelta(milliseconds=200)
 _BACKOFF_CAP = timedelta(seconds=10)
 
@@ -181,7 +188,7 @@ def propose(
     tool = fold.known.tool(call.tool, call.tool_version)
     if tool is None:  # it was validated by another process than this one
         gone = f"tool {call.tool} version {call.tool_version} is not known here"
-        fold.emit(E.PROPOSAL_REJECTED, {"step": 2, "code": "unknown_tool", "message": gone}, call=call_id)
+        fold.emit(E.PROPOSAL_REJECTED, rejection(2, "unknown_tool", gone), call=call_id)
         return
     judged = authorize(fold, call, tool, "recording", 0)
     decision = judged.decision
@@ -199,8 +206,7 @@ def propose(
         held = fold.operations[call.operation]
         rule, why_not = operations.admit(held, call, tool.contract)
         if rule == operations.Rule.REJECT:
-            message = f"refused: {why_not}"
-            fold.emit(E.PROPOSAL_REJECTED, {"step": 7, "code": why_not, "message": message}, call=call_id)
+            fold.emit(E.PROPOSAL_REJECTED, refused_key(why_not), call=call_id)
             return
         waits = rule == operations.Rule.WAIT
         if rule == operations.Rule.OWN:
@@ -216,10 +222,19 @@ def _ask(fold: Fold, call: Call, tool: Tool, judged: Judged, not_before: datetim
     if call.operation is not None:
         rule, why = operations.admit(fold.operations[call.operation], call, tool.contract)
         if rule == operations.Rule.REJECT:
-            refused = {"step": 7, "code": why, "message": f"refused: {why}"}
-            fold.emit(E.PROPOSAL_REJECTED, refused, call=call.id)
+            fold.emit(E.PROPOSAL_REJECTED, refused_key(why), call=call.id)
             return
     ask(fold, call, tool, judged, "recording", not_before=not_before)
+
+
+def rejection(step: int, code: str, message: str) -> dict[str, Any]:
+    """What a refusal's event says. Planners are told the message alone: the code is in front of it."""
+    return {"step": step, "code": code, "message": f"{code}: {message}"}
+
+
+def refused_key(code: str) -> dict[str, Any]:
+    """The refusal of step 7, for a reason that `operations.admit` gives."""
+    return rejection(7, code, _KEY.get(code, "the key may not be used again"))
 
 
 def _proposal_body(

@@ -306,7 +306,7 @@ def test_what_its_key_refuses_bothers_nobody(desk: Desk) -> None:
     (other,) = desk.bench.plan(run, ("wallet.debit", {**kept, "minor": 7}))
     assert (desk.bench.state(other), desk.bench.call(other).error) == (
         "REJECTED",
-        "refused: key_arguments_differ",
+        "key_arguments_differ: a call of the same key has other arguments",
     )
 
 
