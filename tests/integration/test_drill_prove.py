@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from fencepost.decide import allow
 from fencepost.errors import UsageError
 from fencepost_ops.checker import PROMISES
 from fencepost_ops.drill.command import drill as drill_command
@@ -53,7 +54,6 @@ NOT_SWITCHED_OFF = {
     ),
     "trigger fencepost.policies.no_truncate",
     "trigger fencepost.authority_changes.no_truncate",
-    "trigger fencepost.allowances.guard_allowance",
     "trigger fencepost.policies.append_only",
     "trigger fencepost.policies.guard_policy",
     "trigger fencepost.authority_changes.append_only",
@@ -128,6 +128,18 @@ def test_a_defence_that_nothing_misses_is_not_caught(drill: Drill, monkeypatch: 
     intact = Sabotage("intact", "I1", "nothing is switched off here", every(), shown.shows)
     monkeypatch.setitem(SABOTAGES, "intact", intact)
     assert Prover(drill).proof("intact").verdict == "NOT CAUGHT"
+
+
+def test_a_sabotage_that_only_raises_proves_nothing(drill: Drill, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_share: object, _used: object) -> None:
+        raise TypeError("a mistake of the sabotage's own")
+
+    shown = SABOTAGES["allowance_not_taken"]
+    off = code(allow, "refused", lambda _refused: broken)
+    monkeypatch.setitem(SABOTAGES, "slip", replace(shown, name="slip", off=off))
+    proof = Prover(drill).proof("slip")
+    assert proof.verdict == "NOT CAUGHT"
+    assert "without the defence something raised: TypeError" in proof.wrong[0]
 
 
 def test_an_error_that_is_no_refusal_is_not_taken_for_one(

@@ -8,22 +8,29 @@ and where that other is Postgres, it must have refused something.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from fencepost.ledger.outbox import Failed
 from fencepost_ops.checker import PROMISES
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.sabotage import Sabotage, sabotage
-from fencepost_ops.drill.sabotages.switch import EXPECTATION, POSTGRES
+from fencepost_ops.drill.sabotages.switch import EXPECTATION, POSTGRES, instead
+from fencepost_workers.step import Step
 
 NO_END: Final = "it did not come to an end"
 COLUMNS: Final = (*PROMISES, EXPECTATION)
 """What can break: every verdict of the checker, and what the protocol expects besides."""
 
 
+_SLIPS: Final = "SELECT body::text FROM fencepost.events WHERE body::text ~ 'Error'"
+_SLIP: Final = re.compile(
+    r"\b(?:Type|Attribute|Name|Key|Index|Lookup|Value|Assertion|Runtime)Error\b[^\"\n]{0,120}"
+)
 _HEADINGS: Final = {"I6.replay": "I6r", EXPECTATION: "exp"}
 
 
@@ -38,6 +45,8 @@ class Ran:
     refused: tuple[str, ...]
     said: Mapping[str, str] = field(default_factory=dict)
     heads: tuple[str, ...] = ()
+    slips: tuple[str, ...] = ()
+    """What raised an error of Python's own: then it broke for a mistake, and not for what is off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +65,7 @@ class Proof:
             found.append(f"with the defence: {'; '.join(self.clean.problems)}")
         if one.layer == POSTGRES and not self.clean.refused:
             found.append("with the defence Postgres refused nothing, so there was nothing to defend against")
+        found += [f"without the defence something raised: {slip}" for slip in self.broken.slips]
         if one.held_by is None and one.invariant not in self.broken.broke:
             broke = ", ".join(self.broken.broke) or "nothing"
             found.append(f"without the defence {one.invariant} still holds; what broke: {broke}")
@@ -131,10 +141,27 @@ class Prover:
 
 
 def _ran(drill: Drill, protocol: Protocol) -> Ran:
-    outcome = drill.run(protocol)
+    told: list[str] = []
+
+    def noting(fail: Callable[[Step, Sequence[Failed]], None]) -> Callable[[Step, Sequence[Failed]], None]:
+        def noted(step: Step, failed: Sequence[Failed]) -> None:
+            told.extend(f"{type(one.error).__name__}: {one.error}" for one in failed)
+            fail(step, failed)
+
+        return noted
+
+    with instead(Step, "_fail", noting):
+        outcome = drill.run(protocol)
+    told += [body for (body,) in drill.ledger.owner.execute(_SLIPS)]
     said = {v.invariant: v.violations[0].message for v in outcome.report.verdicts if v.violations}
-    heads = tuple(run.head for run in outcome.runs)
-    return Ran(broke(outcome), tuple(outcome.problems), tuple(drill.ledger.refused), said, heads)
+    return Ran(
+        broke=broke(outcome),
+        problems=tuple(outcome.problems),
+        refused=tuple(drill.ledger.refused),
+        said=said,
+        heads=tuple(run.head for run in outcome.runs),
+        slips=tuple(sorted({slip for text in told for slip in _SLIP.findall(text)})),
+    )
 
 
 def broke(outcome: Outcome) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from fencepost.decide import approvals as deciding
 from fencepost.ledger import folding
 from fencepost.ledger import standing as read_standing
 from fencepost_ops.drill.protocol import Protocol
-from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, muted
+from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, muted, without
 from fencepost_ops.drill.shipped import shipped_protocol
 
 Made = Callable[..., Any]
@@ -130,13 +130,14 @@ AUTHORITY: Final = (
         off=code(folding, "follow", lambda _follow: lambda *_given: None),
         shows=_shown_by("allowance_used_up_by_siblings", "allowance_not_counted"),
     ),
-    Sabotage(
-        name="allowance_let_go_too_early",
-        invariant=EXPECTATION,
-        about="what is under way counts until it is known what became of it",
-        off=code(
-            allow, "refused", lambda refused: lambda share, used: refused(share, replace(used, minor=0))
+    *in_depth(
+        Sabotage(
+            name="allowance_let_go_too_early",
+            invariant="I13",
+            about="what is under way counts until it is known what became of it",
+            off=code(allow, "refused", _unspent),
+            shows=_shown_by("allowance_held_while_unknown", "allowance_let_go_too_early"),
         ),
-        shows=_shown_by("allowance_held_while_unknown", "allowance_let_go_too_early"),
+        without("guard_allowance", "allowances"),
     ),
 )

@@ -19,6 +19,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "term_not_presented": "no term and no office",
     "fence_ignored.code": "is not the accepted one",
     "approval_of_one_suffices.code": "cannot approve or deny it like this",
+    "allowance_let_go_too_early.code": "no attempt goes beyond it",
     "history_edited.granted": "events is append-only: UPDATE is refused",
 }
 """By the name of each sabotage that Postgres is said to hold."""
