@@ -13,12 +13,13 @@ from fencepost import commands as c
 from fencepost.allowances import Allowance
 from fencepost.clock import uuid7
 from fencepost.events import EventType
-from fencepost.ledger.guards.allowances import CATCHES_UP, RELEASES, TAKES
+from fencepost.ledger.guards.allowances import CATCHES_UP, RELEASES, STARTS, TAKES
 from tests.integration.allowed import name, under
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench
 
 ROLES = (WORKER, OPERATOR, OWNER)
+MOVE = "UPDATE fencepost.allowances SET event = %s, used_count = %s WHERE allowance = %s"
 
 
 @dataclass
@@ -29,6 +30,10 @@ class Target:
     allowance: str
     run: UUID
     call: UUID
+    idle: UUID
+    """A call of that run that holds nothing."""
+    share: dict[str, Any]
+    """What the call holds."""
     before: UUID
     """An event of an earlier transaction."""
     tried: bool = False
@@ -39,18 +44,26 @@ class Target:
             f"UPDATE fencepost.allowances SET {names} WHERE allowance = %s", *columns.values(), self.allowance
         )
 
+    def event(self, kind: str, call: UUID | None = None, **changes: Any) -> UUID:
+        """An event of a call, of the one that holds a share if none is named; an attempt tells of it, but for
+        `changes`.
+        """
+        body = {"reserved": [self.share | changes]} if kind == STARTS else {}
+        return self.attack.event(self.run, call or self.call, kind, body=body)[1]
+
     def update(
         self, kind: str | None, role: str | None = WORKER, said: dict[str, Any] | None = None, **columns: Any
     ) -> str | None:
-        """Attempt a change of the counter with an event of that type."""
+        """Attempt a change of the counter with an event of that type, that says `said` or what an honest one
+        would.
+        """
         if self.tried:  # an event within a savepoint would not be one of this transaction's own
             self.attack.connection.execute("RELEASE SAVEPOINT attempt")
         self.tried = True
-        event = (
-            self.attack.event(self.run, self.call, kind, **({"body": said} if said else {}))[1]
-            if kind is not None
-            else uuid7()
-        )
+        if said is not None and kind is not None:
+            event = self.attack.event(self.run, self.call, kind, body=said)[1]
+        else:
+            event = uuid7() if kind is None else self.event(kind)
         change = {"event": event} | columns
         names = ", ".join(f"{column} = %s" for column in change)
         statement = f"UPDATE fencepost.allowances SET {names} WHERE allowance = %s"
@@ -65,8 +78,12 @@ def target(bench: Bench) -> Iterator[Target]:
         assert isinstance(allowed.claimed(call), c.Send)
         assert isinstance(allowed.claimed(second), c.Send)
         run = bench.call(call).run
+        (share,) = json.loads(str(bench.call(call).reserved))
+        before = bench.events(run)[-1].id
+        idle = allowed.planned([bench.order()])[0]
         with attack(bench) as attacked:
-            yield Target(attacked, few, run, call, bench.events(run)[-1].id)
+            attacked.put("calls", idle, run=run, ordinal=99)
+            yield Target(attacked, few, run, call, idle, share, before)
 
 
 def test_a_counter_rises_and_falls_with_the_events_that_say_so_and_with_no_other(target: Target) -> None:
@@ -80,8 +97,12 @@ def test_an_event_that_lets_nothing_go_has_a_counter_rise_only_where_it_tells_of
 ) -> None:
     for kind in CATCHES_UP:
         assert target.update(kind, used_count=5) == "FP004", kind
-        assert target.update(kind, said={"reserved": []}, used_count=5) is None, target.attack.said
-        assert target.update(kind, said={"reserved": []}, used_count=1) == "FP004", kind
+        assert target.update(kind, said={"reserved": []}, used_count=5) == "FP004", kind
+        assert target.update(kind, said={"reserved": [target.share | {"key": "k"}]}, used_count=5) == "FP004"
+        assert target.update(kind, said={"reserved": [target.share]}, used_count=5) is None, (
+            target.attack.said
+        )
+        assert target.update(kind, said={"reserved": [target.share]}, used_count=1) == "FP004", kind
 
 
 def test_no_event_is_no_reason_and_an_old_one_was_one_before(target: Target) -> None:
@@ -95,10 +116,54 @@ def test_no_event_is_no_reason_and_an_old_one_was_one_before(target: Target) -> 
 def test_no_attempt_goes_beyond_the_limit_it_was_let_go_by_but_what_came_to_light_counts(
     target: Target,
 ) -> None:
-    assert target.update("ToolAttemptStarted", used_count=4) == "FP003"
-    assert target.update("ToolAttemptStarted", used_count=3, used_minor=6, limit_minor=5) == "FP003"
-    assert target.update("ToolAttemptStarted", used_count=4, limit_count=4) is None
+    assert target.update(STARTS, used_count=4) == "FP003"
+    money = {"limit_minor": 5, "currency": "EUR"}
+    spends = {"reserved": [target.share | money]}
+    assert target.update(STARTS, said=spends, used_count=3, used_minor=6, **money) == "FP003"
+    assert target.update(STARTS, said=spends, used_count=3, used_minor=5, **money) is None, target.attack.said
+    more = {"reserved": [{"key": "other"}, target.share | {"limit_count": 4}]}
+    assert target.update(STARTS, said=more, used_count=4, limit_count=4) is None
     assert target.update("RepairRequested", used_count=4) is None
+
+
+@pytest.mark.parametrize(
+    "limits", [{"limit_count": None}, {"limit_count": 9}, {"limit_minor": 9}, {"currency": "EUR"}]
+)
+def test_an_attempt_is_let_go_by_the_limits_it_tells_of_and_by_no_others(
+    target: Target, limits: dict[str, Any]
+) -> None:
+    for role in ROLES:
+        assert target.update(STARTS, role, used_count=3) is None
+        assert target.update(STARTS, role, used_count=3, **limits) == "FP004", (
+            "another limit than it tells of"
+        )
+        for said in ({}, {"reserved": []}, {"reserved": [target.share | limits]}):
+            assert target.update(STARTS, role, said=said, used_count=3) == "FP004", said
+        other = {"reserved": [target.share | {"key": "other"}]}
+        assert target.update(STARTS, role, said=other, used_count=3) == "FP004", "a share of another counter"
+
+
+@pytest.mark.parametrize("kind", sorted({*TAKES, *RELEASES}))
+def test_what_becomes_of_a_call_that_has_no_share_moves_no_counter(target: Target, kind: str) -> None:
+    used = 1 if kind in RELEASES else 3
+    for call, expected in ((target.idle, "FP004"), (uuid7(), "FP004"), (target.call, None)):
+        event = target.event(kind, call)
+        assert target.attack.attempt(MOVE, event, used, target.allowance) == expected, target.attack.said
+        target.attack.connection.execute("RELEASE SAVEPOINT attempt")
+
+
+@pytest.mark.parametrize("how", ["UPDATE", "SAVEPOINT one; UPDATE; RELEASE SAVEPOINT one"])
+def test_a_counter_moves_once_in_a_transaction_whatever_its_events_say(target: Target, how: str) -> None:
+    first, second = target.event("ToolAttemptFailed"), target.event("CallCancelled")
+    again = target.event(STARTS)
+    session = target.attack.connection
+    session.execute("SET LOCAL ROLE fencepost_worker")
+    for part in how.split("; "):
+        session.execute(*((MOVE, [first, 1, target.allowance]) if part == "UPDATE" else (part,)))
+    session.execute("RESET ROLE")
+    for role, (event, used) in itertools.product(ROLES, ((first, 0), (second, 0), (again, 2))):
+        assert target.attack.attempt(MOVE, event, used, target.allowance, role=role) == "FP004"
+        assert "in this transaction" in target.attack.said
 
 
 def test_a_counter_is_never_below_nothing(target: Target) -> None:

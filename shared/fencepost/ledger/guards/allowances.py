@@ -1,7 +1,9 @@
-"""What Postgres refuses of allowances: a counter moves only with an event of the same change that says why,
-never by an attempt beyond its limit, and is forgotten only once its window is long past.
+"""What Postgres refuses of allowances: a counter moves once in a transaction, with an event of it whose call
+has a share of the counter, never by an attempt beyond the limit that attempt tells of, and is forgotten only
+once its window is long past.
 
-That a counter is what the calls hold is not checked here but by the checker (I13): it would mean adding up.
+That it moves by as much as the calls of its transaction take and give back, so that a counter is what they
+hold, is not checked here but by the checker (I13): it would mean adding up.
 """
 
 from __future__ import annotations
@@ -10,10 +12,13 @@ from typing import Final
 
 FORGOTTEN_AFTER: Final = "1 day"
 """How long after its window's end a counter stays, for whoever looks at it."""
-TAKES: Final = ("ToolAttemptStarted", "RepairRequested")
+STARTS: Final = "ToolAttemptStarted"
+TAKES: Final = (STARTS, "RepairRequested")
 """An attempt reserves; evidence against an end brings back what had been released."""
 CATCHES_UP: Final = ("ToolOutcomeMarkedUnknown", "LeaseAcquired")
 """They have a call of a restored ledger take its share, where they tell of one: it may have been sent."""
+TELLS: Final = (STARTS, *CATCHES_UP)
+"""Their bodies tell all shares that the call then has."""
 RELEASES: Final = (
     "ToolAttemptFailed",
     "ToolEffectReconciled",
@@ -33,6 +38,7 @@ GUARD_ALLOWANCES = f"""
 CREATE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     told text;
+    said json;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         IF OLD.until IS NULL OR OLD.until > fencepost.now() - interval '{FORGOTTEN_AFTER}' THEN
@@ -52,17 +58,33 @@ BEGIN
         RAISE EXCEPTION 'allowance %: a counter does not become another', OLD.allowance
             USING ERRCODE = 'FP001';
     END IF;
-    -- An event of this very transaction: one that was there before has been counted.
-    SELECT e.type INTO told FROM fencepost.events e
+    -- What a batch has come to is one change of a counter: nothing of it counts twice.
+    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = OLD.event AND e.tenant = OLD.tenant
+            AND e.xmin = pg_current_xact_id()::xid) THEN
+        RAISE EXCEPTION 'allowance %: it has changed in this transaction', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    -- An event of this very transaction: one that was there before has been counted. Its call, written before
+    -- its counters, has or had a share; what begins an attempt or catches up tells of that share itself.
+    SELECT e.type, s.share INTO told, said FROM fencepost.events e
+        JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+        LEFT JOIN LATERAL (SELECT share FROM json_array_elements(e.body -> 'reserved') share
+            WHERE e.type IN ({_words(TELLS)}) AND share ->> 'key' = NEW.key LIMIT 1) s ON true
         WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
-            AND (e.type NOT IN ({_words(CATCHES_UP)}) OR e.body -> 'reserved' IS NOT NULL);
+            AND (e.type NOT IN ({_words(TELLS)}) OR s.share IS NOT NULL)
+            AND c.reserved::jsonb @> jsonb_build_array(jsonb_build_object('key', NEW.key));
     IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
             THEN told IN ({_words(RELEASES)})
             ELSE told IN ({_words((*TAKES, *CATCHES_UP))}) END) IS NOT TRUE THEN
         RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;
-    IF told = 'ToolAttemptStarted'
+    IF told = '{STARTS}' AND (NEW.limit_count::text, NEW.limit_minor::text, NEW.currency)
+       IS DISTINCT FROM (said ->> 'limit_count', said ->> 'limit_minor', said ->> 'currency') THEN
+        RAISE EXCEPTION 'allowance %: its limits are those of the attempt let go', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF told = '{STARTS}'
        AND (NEW.used_count > NEW.limit_count OR NEW.used_minor > NEW.limit_minor) THEN
         RAISE EXCEPTION 'allowance %: no attempt goes beyond it', OLD.allowance USING ERRCODE = 'FP003';
     END IF;

@@ -779,6 +779,7 @@ CREATE TRIGGER noted AFTER INSERT OR UPDATE OR DELETE ON fencepost.withdrawn
 CREATE OR REPLACE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     told text;
+    said json;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         IF OLD.until IS NULL OR OLD.until > fencepost.now() - interval '1 day' THEN
@@ -798,14 +799,30 @@ BEGIN
         RAISE EXCEPTION 'allowance %: a counter does not become another', OLD.allowance
             USING ERRCODE = 'FP001';
     END IF;
-    -- An event of this very transaction: one that was there before has been counted.
-    SELECT e.type INTO told FROM fencepost.events e
+    -- What a batch has come to is one change of a counter: nothing of it counts twice.
+    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = OLD.event AND e.tenant = OLD.tenant
+            AND e.xmin = pg_current_xact_id()::xid) THEN
+        RAISE EXCEPTION 'allowance %: it has changed in this transaction', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    -- An event of this very transaction: one that was there before has been counted. Its call, written before
+    -- its counters, has or had a share; what begins an attempt or catches up tells of that share itself.
+    SELECT e.type, s.share INTO told, said FROM fencepost.events e
+        JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+        LEFT JOIN LATERAL (SELECT share FROM json_array_elements(e.body -> 'reserved') share
+            WHERE e.type IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') AND share ->> 'key' = NEW.key LIMIT 1) s ON true
         WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
-            AND (e.type NOT IN ('ToolOutcomeMarkedUnknown', 'LeaseAcquired') OR e.body -> 'reserved' IS NOT NULL);
+            AND (e.type NOT IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') OR s.share IS NOT NULL)
+            AND c.reserved::jsonb @> jsonb_build_array(jsonb_build_object('key', NEW.key));
     IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
             THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')
             ELSE told IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') END) IS NOT TRUE THEN
         RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF told = 'ToolAttemptStarted' AND (NEW.limit_count::text, NEW.limit_minor::text, NEW.currency)
+       IS DISTINCT FROM (said ->> 'limit_count', said ->> 'limit_minor', said ->> 'currency') THEN
+        RAISE EXCEPTION 'allowance %: its limits are those of the attempt let go', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;
     IF told = 'ToolAttemptStarted'
