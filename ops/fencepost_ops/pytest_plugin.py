@@ -26,7 +26,8 @@ _TOLD: pytest.StashKey[Told] = pytest.StashKey()
 
 @pytest.fixture(scope="session")
 def fencepost_drill(pytestconfig: pytest.Config) -> Iterator[UserDrill]:
-    """Calls put a tool of yours through every fault its own run passes; see `UserDrill.__call__`.
+    """Calls put a tool of yours through every fault its own run passes; see `UserDrill.__call__`, and
+    for its options `fencepost_ops.drill.users.options`.
 
     Proved is what was swept, in one process and in virtual time, against your fake; not races inside your
     service, nor what a real network does to real connections (`fencepost chaos` strikes a real fleet).

@@ -52,6 +52,20 @@ class Handed(BaseModel):
     reference: str
 
 
+def _echoes(app: App, times: Any) -> None:
+    echo = app.dependency("echo", "env:ECHO_URL", capability="X-Leave", **times)
+
+    @echo.http("echo.say", effect=Effect.READ)
+    def say(args: Handed) -> Request:
+        return Request.get("/say")
+
+    @app.planner("say", version=1)
+    def saying(context: Context) -> Turn:
+        if not context.calls:
+            return Turn([say.propose(Handed(reference="r"), call_id="say")])
+        return Turn(finish={})
+
+
 def guarded_app(handed: list[Any]) -> App:
     app = App("guarded")
     times: Any = {"attempts": 3, "per_attempt": 5 * SECOND, "grace": SECOND, "reserve": SECOND}
@@ -96,18 +110,7 @@ def guarded_app(handed: list[Any]) -> App:
             return Turn([debit.propose(Debit(**context.input), call_id="debit")])
         return Turn(finish={})
 
-    echo = app.dependency("echo", "env:ECHO_URL", capability="X-Leave", **times)
-
-    @echo.http("echo.say", effect=Effect.READ)
-    def say(args: Handed) -> Request:
-        return Request.get("/say")
-
-    @app.planner("say", version=1)
-    def saying(context: Context) -> Turn:
-        if not context.calls:
-            return Turn([say.propose(Handed(reference="r"), call_id="say")])
-        return Turn(finish={})
-
+    _echoes(app, times)
     app.allow("svc:*", tools=["wallet.debit", "hand.over", "echo.say"])
     return app
 

@@ -354,6 +354,8 @@ def test_what_is_wrong_with_a_test_is_said_in_a_sentence(fencepost_drill: UserDr
     assert "has to be callable" in said(app, "shop.charge", ARGS, service=3)
     assert "has to answer (status, value)" in said(app, "shop.charge", ARGS, service=lambda _: "yes")
     assert "no dependency of shop" in said(app, "shop.charge", ARGS, service={"mail": till})
+    with pytest.raises(TypeError, match="fencepost_drill has no option 'boook'; it has version, planner"):
+        said(app, "shop.charge", ARGS, boook=till.book)
     assert "most=0: say" in said(app, "shop.charge", ARGS, service=till, most=0)
     assert "only='dispach.*' matches no fault point; did you mean 'dispatch." in said(
         app, "shop.charge", ARGS, service=till, only=("relay.*", "dispach.*")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, cast
 
 from pydantic import BaseModel
 
@@ -18,8 +18,8 @@ from fencepost.tools import Attempt, Tool
 from fencepost_ops.drill.drill import Drill
 from fencepost_ops.drill.protocol import Asked, Protocol, parse_protocol
 from fencepost_ops.drill.users import application, plan
-from fencepost_ops.drill.users.downstream import Downstream, Service, Wired
-from fencepost_ops.drill.users.entries import Book
+from fencepost_ops.drill.users.downstream import Downstream, Wired
+from fencepost_ops.drill.users.options import Options, check_names
 from fencepost_ops.drill.users.played import Ended, Played
 from fencepost_ops.drill.users.result import Result
 from fencepost_ops.drill.users.sweep import Sweep
@@ -93,90 +93,35 @@ class UserDrill:
         app: App,
         tool: str | None = None,
         args: BaseModel | Mapping[str, Any] | None = None,
-        *,
-        version: int | None = None,
-        book: Book | None = None,
-        key: Callable[[Any], str | None] | None = None,
-        service: Service | Mapping[str, Service] | object = None,
-        fresh: Callable[[], object] | None = None,
-        env: Mapping[str, str] | None = None,
-        through: Sequence[str | tuple[object, str]] = (),
-        lost: Callable[[str], BaseException] = TimeoutError,
-        planner: str | None = None,
-        run: Mapping[str, Any] | None = None,
-        other: BaseModel | Mapping[str, Any] | None = None,
-        again: bool = True,
-        pairs: bool = False,
-        only: str | Sequence[str] = "*",
-        most: int = 3,
-        protocol: str | Protocol | None = None,
-        principal: str = "svc:drill",
+        **options: Unpack[Options],
     ) -> Result:
         """Put one tool, or one planner, through every fault its own run passes; say what came of it.
 
-        - `tool`, `args`: the call. `planner`, `run`: a planner of the app instead, and the run that is asked
-          for (fields of a protocol's run: `input`, `deadline_s`, `on_stop`, ...).
-        - `book`: who says what really happened: it only grows, and two effects are two entries, however
-          alike. `key` finds the operation key in one of its entries.
-        - `service`: who answers, in this process: a callable for the tool's dependency, or one for each
-          dependency by name. Without one requests really go out, to loopback only. For a Python tool the
-          fake itself.
-        - `through`: the functions by which a Python tool reaches its service: names of methods of
-          `service`, or (object, name); they are wires then, as by `line`, and raise `lost`.
-        - `fresh`: makes the fake new before each history, or gives a new one, which is then the service, and
-          whose `book` is the book. Without it `reset` or `clear` of the fake is called, if it has one.
-        - `env`: what the app's `env:NAME` read in the test.
-        - `other`: arguments of another intent, which must have an effect of its own. `again`: whether two
-          runs that ask for the same call must share one effect (not where each proposal is an intent).
-        - `pairs`: also pairs of faults around the request and its reconciliation, which takes a minute.
-        - `only`: patterns of fault points to sweep; () for none but what the contract and the network
-          invite. `most`: stop after so many histories that fail.
-        - `protocol`: one history only, as a failure tells it, or with the faults alone.
+        `tool` and `args` are the call; or `planner=` and `run=`. What `options` mean stands at `Options`.
 
         UsageError for a test that is set up wrongly, or would prove nothing: patterns that this run's
         points do not match, a protocol whose fault never strikes. What the test's own code raises.
         """
+        check_names(options)
+        only, most = options.get("only", "*"), options.get("most", 3)
         patterns = (only,) if isinstance(only, str) else tuple(only)
         plan.check_patterns(patterns)
         if most < 1:
             raise UsageError(f"most={most}: say after how many histories that fail to stop, one or more")
-        found = app.tool(tool, version) if tool is not None else None
-        if (found is None) == (planner is None):
+        found = app.tool(tool, options.get("version")) if tool is not None else None
+        if (found is None) == (options.get("planner") is None):
             raise UsageError("say what to drill: tool= and args=, or planner= and run=")
-        given = Given(app, found, book, key, service, fresh, through, lost, principal)
-        with application.environment(env or {}):
-            case = self._case(given, args, planner, run, other, again=again)
-            prepared = application.prepared(app, self.attempted, principal)
+        given = _given(app, found, options)
+        with application.environment(options.get("env") or {}):
+            case = _case(given, args, options)
+            prepared = application.prepared(app, self.attempted, given.principal)
             sweep = Sweep(self.play, prepared, given, case, most)
-            result = sweep.run(patterns, pairs=pairs, protocol=_protocol(protocol, case))
+            protocol = _protocol(options.get("protocol"), case)
+            result = sweep.run(patterns, pairs=options.get("pairs", False), protocol=protocol)
         self.told.sweeps += 1
         self.told.histories += len(result.played)
         self.told.took_s += result.took_s
         return result
-
-    def _case(
-        self,
-        given: Given,
-        args: BaseModel | Mapping[str, Any] | None,
-        planner: str | None,
-        run: Mapping[str, Any] | None,
-        other: BaseModel | Mapping[str, Any] | None,
-        *,
-        again: bool,
-    ) -> plan.Case:
-        tool, more = given.tool, {"principal": given.principal, **(run or {})}
-        if tool is None:
-            given.app.find_planner(planner or "")
-            return plan.Case(
-                planner or "", None, plan.wanted(None, {**more, "planner": planner}), again=False
-            )
-        application.checked(tool)
-        asked = plan.wanted(tool, {**more, "input": application.input_of(tool, args)})
-        second: Asked | None = None
-        if other is not None:
-            update = {"input": application.input_of(tool, other), "run_key": plan.OTHER, "at_s": 1.0}
-            second = asked.model_copy(update=update)
-        return plan.Case(tool.name, tool, asked, second, again)
 
     def play(self, given: Given, app: App, protocol: Protocol) -> Played:
         """One history, on a fresh fake."""
@@ -202,6 +147,35 @@ class UserDrill:
         """An attempt of a Python tool is over."""
         if self._downstream is not None:
             self._downstream.attempted(tool, attempt)
+
+
+def _given(app: App, tool: Tool | None, options: Options) -> Given:
+    return Given(
+        app,
+        tool,
+        options.get("book"),
+        options.get("key"),
+        options.get("service"),
+        options.get("fresh"),
+        options.get("through", ()),
+        options.get("lost", TimeoutError),
+        options.get("principal", "svc:drill"),
+    )
+
+
+def _case(given: Given, args: BaseModel | Mapping[str, Any] | None, options: Options) -> plan.Case:
+    tool, more = given.tool, {"principal": given.principal, **(options.get("run") or {})}
+    if tool is None:
+        planner = options.get("planner") or ""
+        given.app.find_planner(planner)
+        return plan.Case(planner, None, plan.wanted(None, {**more, "planner": planner}), again=False)
+    application.checked(tool)
+    asked = plan.wanted(tool, {**more, "input": application.input_of(tool, args)})
+    second: Asked | None = None
+    if (other := options.get("other")) is not None:
+        update = {"input": application.input_of(tool, other), "run_key": plan.OTHER, "at_s": 1.0}
+        second = asked.model_copy(update=update)
+    return plan.Case(tool.name, tool, asked, second, options.get("again", True))
 
 
 def _text(value: object) -> str:
