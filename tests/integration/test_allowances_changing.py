@@ -24,12 +24,14 @@ from fencepost.decide import allow
 from fencepost.ledger import allowances as counters
 from fencepost.ledger import policies
 from fencepost.ledger.connect import connect
+from fencepost.outcomes import Refused
 from fencepost.recovery import Answer
 from tests.awaiting import until
-from tests.integration.allowed import NOT_YET, Allowed, euros, name, under
+from tests.integration.allowed import NOBODY_KNOWS, NOT_YET, Allowed, euros, name, under
 from tests.integration.ledger_bench import TENANT, Bench
 from tests.integration.recovering import doubted, release, released_afterwards, restore
 
+CLOSES = Refused("http_429", "not now", retryable=True, retry_after=timedelta(seconds=7))
 ANY = '@id("debits") permit (principal, action == Action::"wallet.debit", resource);\n'
 
 
@@ -212,6 +214,34 @@ def _absent(bench: Bench, call: UUID) -> Any:
     bench.one(bench.looked_up(again, term, Answer.ABSENT))
     answer, _ = doubted(bench, run, call)
     return answer
+
+
+def test_a_repeat_that_an_allowance_refuses_takes_no_place_at_the_dependency(bench: Bench) -> None:
+    few = name()
+    with _under_mine(bench, few, count=1) as allowed:
+        call = allowed.calls(2)[0]  # both may have been sent: neither is let go beside the other
+        send, term = allowed.sent(allowed.planned([bench.order()])[0])
+        bench.record(send, term, CLOSES)
+        with _recovered(allowed, knowing=True):
+            bench.ahead(7.1)
+            ask, term = doubted(bench, bench.call(call).run, call)
+            assert isinstance(ask, c.Ask), ask
+            bench.one(bench.looked_up(ask, term, Answer.ABSENT))
+            bench.ahead(4)  # the question was the one probe there may be, and counts no more
+            assert doubted(bench, bench.call(call).run, call)[0] == c.Done("UNKNOWN")
+            assert allowed.code(call) == "allowance_exceeded"
+        allowed.sent(allowed.planned([bench.order()])[0])
+
+
+def test_an_allowance_made_while_a_call_is_in_doubt_does_not_stop_its_repeat(bench: Bench) -> None:
+    few = name()
+    with under(bench) as allowed:
+        call = allowed.calls(1, tool="wallet.hold")[0]
+        bench.record(*allowed.sent(call), NOBODY_KNOWS)
+    with under(bench, Allowance(id=few, count=0)) as allowed:
+        again, _ = bench.reconcile(bench.call(call).run, call)
+        assert isinstance(again, c.Send), again
+        assert (again.repeat, allowed.held(call), allowed.used(few)) == (True, [], [])
 
 
 @dataclass

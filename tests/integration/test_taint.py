@@ -121,6 +121,19 @@ def test_what_a_lookup_finds_is_as_strange_as_an_answer(bench: Bench, run: UUID)
     assert settled.data[UNTRUSTED] is True
 
 
+def test_what_is_proved_not_to_have_happened_was_told_by_the_same_stranger(bench: Bench) -> None:
+    run = bench.start(on_stop="leave", budget='{"attempts": 1}')
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, Unsure("timeout", ""))
+    bench.ahead(20)
+    ask, term = bench.reconcile(run, call)
+    assert isinstance(ask, c.Ask)
+    assert bench.one(bench.looked_up(ask, term, Answer.ABSENT)) == c.Done("FAILED")
+    (settled,) = [e for e in bench.events(run) if e.type == E.TOOL_EFFECT_RECONCILED]
+    assert settled.data[UNTRUSTED] is True
+
+
 def test_evidence_that_is_adopted_says_so(bench: Bench, run: UUID) -> None:
     call = bench.debit(run, bench.order())
     send, term = bench.dispatch(run, call)

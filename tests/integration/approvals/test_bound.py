@@ -319,6 +319,7 @@ def test_of_two_equal_calls_the_second_to_be_approved_waits_and_takes_the_result
     send = desk.bench.one(replace(desk.bench.claim_call(one, first, term), request=desk.request(first)))
     assert desk.say(second) == c.Done("INTENT_RECORDED")
     assert desk.bench.call(second).waits
+    assert desk.bench.call(second).ready_at == desk.bench.run(two).deadline, "nobody looks at it in vain"
     desk.bench.record(send, term, Applied('{"id":"d-9"}', "d-9"))
     assert desk.honest_claim(two, second) == c.Done("SUCCEEDED")
     assert desk.bench.call(second).reused
