@@ -3,10 +3,8 @@
 import base64
 import itertools
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -17,6 +15,7 @@ from click.testing import CliRunner
 
 from fencepost_ops import cli
 from tests.acceptance.stage import Stage, step
+from tests.answering import Asked, Said, answering
 
 _numbers = itertools.count(1)
 PASSWORD = "canary7f3a9c41e5d2/+pass word"
@@ -29,82 +28,55 @@ CANARIES = {
 }
 
 
-class Echo(ThreadingHTTPServer):
+class Echo:
     """A service that gives back whatever it is told, as services do in their errors."""
 
     def __init__(self) -> None:
         self.seen: list[dict[str, Any]] = []
-        super().__init__(("127.0.0.1", 0), _Handler)
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Echo
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self._seen(body)
-        if body["then"] == "drop":
-            self.close_connection = True
-        elif body["then"] == "refuse":
-            self._answer(422, self._all(body) | {"escaped": quote(str(self._all(body)))})
-        elif body["then"] == "refuse late":  # where what is kept of an answer is cut, and before
-            self._answer(
-                422,
-                {"padding": "x" * (490 - len('{"padding": "", "password": "')), "password": body["password"]},
+    def answer(self, asked: Asked) -> Said | None:
+        body = json.loads(asked.body or b"{}")
+        self.seen.append({"path": asked.path, "headers": dict(asked.headers), "body": body})
+        everything = self._all(asked, body)
+        if asked.method == "GET":
+            return self._said(
+                asked, 200, {"id": f"found {asked.headers['X-Password']}", "you_sent": everything}
             )
-        else:
-            self._answer(200, {"id": body["password"], "you_sent": self._all(body)})
+        if body["then"] == "drop":
+            return None
+        if body["then"] == "refuse":
+            return self._said(asked, 422, everything | {"escaped": quote(str(everything))})
+        if body["then"] == "refuse late":  # where what is kept of an answer is cut, and before
+            padding = "x" * (490 - len('{"padding": "", "password": "'))
+            return self._said(asked, 422, {"padding": padding, "password": body["password"]})
+        return self._said(asked, 200, {"id": body["password"], "you_sent": everything})
 
-    def do_GET(self) -> None:
-        self._seen({})
-        self._answer(200, {"id": f"found {self.headers['X-Password']}", "you_sent": self._all({})})
-
-    def _seen(self, body: dict[str, Any]) -> None:
-        self.server.seen.append({"path": self.path, "headers": dict(self.headers), "body": body})
-
-    def _all(self, body: dict[str, Any]) -> dict[str, Any]:
-        token = self.headers["Authorization"]
-        coded = base64.b64encode(f"anna:{self.headers['X-Password']}".encode()).decode()
+    @staticmethod
+    def _all(asked: Asked, body: dict[str, Any]) -> dict[str, Any]:
         return {
-            "basic": coded,
-            "path": self.path,
-            "token": token,
-            "headers": dict(self.headers),
+            "basic": base64.b64encode(f"anna:{asked.headers['X-Password']}".encode()).decode(),
+            "path": asked.path,
+            "token": asked.headers["Authorization"],
+            "headers": dict(asked.headers),
             "body": body,
         }
 
-    def _answer(self, status: int, value: Any) -> None:
-        data = json.dumps(value).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.send_header("X-Echo", self.headers["X-Password"] or "")
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - as it is declared
-        """Nothing: the test's own output is no log of the fleet."""
+    @staticmethod
+    def _said(asked: Asked, status: int, value: Any) -> Said:
+        return Said(json.dumps(value).encode(), status, {"X-Echo": asked.headers["X-Password"] or ""})
 
 
 @pytest.fixture
 def echo(stage: Stage) -> Iterator[Echo]:
     """The service; its address, its token and a secret of this tenant where the fleet looks for them."""
-    service = Echo()
-    thread = threading.Thread(target=service.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
     secrets = stage.folder / "secrets" / stage.tenant / "mailbox"
     secrets.mkdir(parents=True)
     (secrets / "anna").write_text(PASSWORD)
-    (stage.folder / "echo-url").write_text(service.url)
     (stage.folder / "echo-token").write_text(TOKEN)
-    yield service
-    service.shutdown()
-    thread.join()
-    service.server_close()
+    service = Echo()
+    with answering(service.answer) as url:
+        (stage.folder / "echo-url").write_text(url)
+        yield service
 
 
 def login(label: str, tool: str = "echo.login", whose: str = "anna", **more: Any) -> dict[str, Any]:

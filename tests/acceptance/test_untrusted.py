@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from uuid import UUID
 
 import pytest
@@ -18,13 +17,14 @@ from fencepost.ledger.connect import connect
 from tests.acceptance.freezing import standing_still
 from tests.acceptance.outside_tools import ENGINE, MARK
 from tests.acceptance.stage import Stage, step
+from tests.answering import Asked, Said, answering
 from tests.awaiting import until
 
 _numbers = itertools.count(1)
 SECRET = "the launch codes"
 
 
-class Outside(ThreadingHTTPServer):
+class Outside:
     """A web of one page, and a place where what leaves would arrive. A page is held back until it may go."""
 
     def __init__(self) -> None:
@@ -32,43 +32,22 @@ class Outside(ThreadingHTTPServer):
         self.dropped: list[str] = []
         self.asked = threading.Event()
         self.may_go = threading.Event()
-        super().__init__(("127.0.0.1", 0), _Handler)
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Outside
-
-    def do_GET(self) -> None:
-        if self.path.startswith("/drop"):
-            self.server.dropped.append(self.path)
-            return self._answer("{}")
-        self.server.asked.set()
-        assert self.server.may_go.wait(30)
-        return self._answer(self.server.page)
-
-    def do_POST(self) -> None:
-        self.server.dropped.append(self.rfile.read(int(self.headers["Content-Length"])).decode())
-        self._answer("{}")
-
-    def _answer(self, text: str) -> None:
-        body = text.encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        """Nothing."""
+    def answer(self, asked: Asked) -> Said:
+        if asked.method == "POST" or asked.path.startswith("/drop"):
+            self.dropped.append(asked.body.decode() or asked.path)
+            return Said(b"{}")
+        self.asked.set()
+        assert self.may_go.wait(30)
+        return Said(self.page.encode())
 
 
 @pytest.fixture(scope="module")
 def outside(shared: Stage) -> Iterator[Outside]:
-    with Outside() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        (shared.folder / "outside-url").write_text(f"http://127.0.0.1:{server.server_address[1]}")
-        yield server
-        server.shutdown()
+    made = Outside()
+    with answering(made.answer) as url:
+        (shared.folder / "outside-url").write_text(url)
+        yield made
 
 
 def send(stage: Stage, tool: str, page: str) -> UUID:

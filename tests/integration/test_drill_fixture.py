@@ -7,7 +7,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -18,6 +17,7 @@ from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.users import downstream
 from fencepost_ops.drill.users.engine import UserDrill
 from fencepost_ops.examples import wrong_tools as tools
+from tests.answering import Asked, Said, answering
 
 ARGS = {"order": "o-1"}
 ENV = {"TILL_TOKEN": "a-secret"}
@@ -34,33 +34,27 @@ def wrong(drill: UserDrill, *args: Any, **given: Any) -> str:
 # -- Fakes of every kind ----------------------------------------------------------------------------------
 
 
-class _Real(BaseHTTPRequestHandler):
-    def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.charges.append({"key": self.headers["Idempotency-Key"]})  # type: ignore[attr-defined]
-        self._say(201, b'{"id": "r-1"}')
+class Real:
+    """A till that is really asked over HTTP."""
 
-    def do_GET(self) -> None:
-        found = any(self.path.endswith(one["key"]) for one in self.server.charges)  # type: ignore[attr-defined]
-        self._say(200 if found else 404, b'{"id": "r-1"}')
+    url = ""
 
-    def _say(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+    def __init__(self) -> None:
+        self.charges: list[dict[str, Any]] = []
 
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, asked: Asked) -> Said:
+        if asked.method == "POST":
+            self.charges.append({"key": asked.headers["Idempotency-Key"]})
+            return Said(b'{"id": "r-1"}', 201)
+        found = any(asked.path.endswith(one["key"]) for one in self.charges)
+        return Said(b'{"id": "r-1"}', 200 if found else 404)
 
 
 @pytest.fixture
-def real() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), _Real) as server:
-        server.charges = []  # type: ignore[attr-defined]
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
+def real() -> Iterator[Real]:
+    made = Real()
+    with answering(made.answer) as made.url:
+        yield made
 
 
 def shop(base_url: str) -> App:
@@ -85,18 +79,15 @@ def _intent(args: tools.Order) -> tuple[str, str]:
     return "order", args.order
 
 
-def test_a_real_fake_on_loopback_is_really_asked(
-    fencepost_drill: UserDrill, real: ThreadingHTTPServer
-) -> None:
-    charges: list[Any] = real.charges  # type: ignore[attr-defined]
-    app = shop(f"http://127.0.0.1:{real.server_port}")
+def test_a_real_fake_on_loopback_is_really_asked(fencepost_drill: UserDrill, real: Real) -> None:
+    app = shop(real.url)
     result = fencepost_drill(
-        app, "shop.charge", ARGS, book=charges, fresh=charges.clear, protocol=LOST
+        app, "shop.charge", ARGS, book=real.charges, fresh=real.charges.clear, protocol=LOST
     ).assert_one_effect()
     (played,) = result.played
     assert [one.kind for one in played.log] == ["effect", "lookup"]
     assert played.calls[0].state == "SUCCEEDED"
-    assert [one["key"] for one in charges] == [played.calls[0].operation]
+    assert [one["key"] for one in real.charges] == [played.calls[0].operation]
 
 
 def test_requests_to_other_machines_are_refused(fencepost_drill: UserDrill) -> None:

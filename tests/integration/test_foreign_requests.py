@@ -3,8 +3,6 @@
 The packages are no dependencies of ours: where one is not installed, its test is skipped by name.
 """
 
-import http.server
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -12,42 +10,25 @@ from typing import Any
 import pytest
 
 from fencepost_ops.doctor.resends import look, look_at_module
+from tests.answering import Asked, Said, answering
 
 
-class Unwell(http.server.ThreadingHTTPServer):
+class Unwell:
     """Answers 503 to everything and counts."""
 
-    daemon_threads = True
+    url = ""
     requests = 0
 
-
-class _Says503(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Unwell
-
-    def _refuse(self) -> None:
-        self.rfile.read(int(self.headers.get("content-length", "0")))
-        self.server.requests += 1
-        self.send_response(503)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", "2")
-        self.send_header("Retry-After", "0")
-        self.end_headers()
-        self.wfile.write(b"{}")
-
-    do_GET = do_POST = do_PUT = _refuse  # noqa: N815 - their names are the protocol's
-
-    def log_message(self, *_: object) -> None:
-        pass
+    def answer(self, _asked: Asked) -> Said:
+        self.requests += 1
+        return Said(b"{}", 503, {"Content-Type": "application/json", "Retry-After": "0"})
 
 
 @pytest.fixture
 def unwell() -> Iterator[Unwell]:
-    server = Unwell(("127.0.0.1", 0), _Says503)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    yield server
-    server.shutdown()
-    server.server_close()
+    made = Unwell()
+    with answering(made.answer) as made.url:
+        yield made
 
 
 def foreign(name: str) -> Any:
@@ -93,7 +74,7 @@ def _requests(url: str, *, once: bool) -> Call:
 
 @pytest.mark.parametrize("make", [_openai, _anthropic, _boto3, _urllib3, _requests])
 def test_the_doctors_line_makes_a_client_send_once(make: Callable[..., Call], unwell: Unwell) -> None:
-    url = f"http://127.0.0.1:{unwell.server_address[1]}/"
+    url = f"{unwell.url}/"
     for once in (False, True):
         client, call = make(url, once=once)
         looked = look(client)
@@ -110,7 +91,7 @@ def test_the_doctors_line_makes_the_module_of_stripe_send_once(
 ) -> None:
     stripe = foreign("stripe")
     monkeypatch.setattr(stripe, "api_key", "sk_test_x")
-    monkeypatch.setattr(stripe, "api_base", f"http://127.0.0.1:{unwell.server_address[1]}")
+    monkeypatch.setattr(stripe, "api_base", unwell.url)
     for retries, counted in ((2, 3), (0, 1)):
         monkeypatch.setattr(stripe, "max_network_retries", retries)
         looked = look_at_module("stripe")
