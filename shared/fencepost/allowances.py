@@ -36,6 +36,7 @@ from fencepost.authority.statements import parse_span
 from fencepost.canonical import MAX_INT, digest, encode, sanitize
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.errors import UsageError
+from fencepost.misfits import misfits
 from fencepost.money import Money
 from fencepost.states import CallState
 
@@ -136,10 +137,7 @@ def _named(one: object, number: int) -> str:
 def _why(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return sanitize(error, 200)
-    first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-    where = ".".join(map(str, first["loc"]))
-    message = first["msg"].removeprefix("Value error, ")
-    return sanitize(f"{where}: {message}" if where else message, 200)
+    return sanitize(misfits(error)[0].told(""), 200)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from fencepost.canonical import CanonicalError, admit, arguments_hash, encode, p
 from fencepost.clock import rfc3339
 from fencepost.contracts import Effect
 from fencepost.fields import CODE_PREFIX, TenantId, parts_of
+from fencepost.misfits import misfits
 from fencepost.outbound import OutboundRefused
 from fencepost.secrets import SecretRef
 from fencepost.tools import Proposal, Tool
@@ -170,11 +171,11 @@ def _modelled(tool: Tool, text: str) -> BaseModel:
     try:
         return tool.read_arguments(text)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_context=False, include_input=False)
-        problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or '$'}: {e['msg']}" for e in found[:5])
-        secret = any(e["type"] == f"{CODE_PREFIX}secret" for e in found)
-        if all(e["type"].startswith(CODE_PREFIX) for e in found):  # it fits, but has no canonical form
-            code = found[0]["type"].removeprefix(CODE_PREFIX)
+        found = misfits(error)
+        problems = "; ".join(one.told() for one in found[:5])
+        secret = any(one.kind == f"{CODE_PREFIX}secret" for one in found)
+        if all(one.kind.startswith(CODE_PREFIX) for one in found):  # it fits, but has no canonical form
+            code = found[0].kind.removeprefix(CODE_PREFIX)
             raise _Refusal(3, code, problems, withhold=secret) from None
         raise _Refusal(1, "schema", problems, withhold=secret) from None
     except Exception as error:  # noqa: BLE001 - a model's own validator may raise anything

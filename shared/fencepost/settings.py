@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fencepost.errors import UsageError
+from fencepost.misfits import misfits
 
 PREFIX = "FENCEPOST_"
 FILE = "_FILE"
@@ -174,8 +175,5 @@ def load_settings(**overrides: object) -> Settings:
     try:
         return Settings(**(files | overrides))  # type: ignore[arg-type]
     except ValidationError as error:
-        problems = [
-            f"{PREFIX}{str(e['loc'][0]).upper()}: {e['msg'].removeprefix('Value error, ')}"
-            for e in error.errors(include_input=False)
-        ]
+        problems = [f"{PREFIX}{str(one.path[0]).upper()}: {one.message}" for one in misfits(error)]
         raise UsageError("; ".join(problems)) from None

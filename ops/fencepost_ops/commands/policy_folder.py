@@ -19,6 +19,7 @@ from fencepost.authority.statements import APPROVE
 from fencepost.authority.vocabulary import vocabulary
 from fencepost.canonical import encode, sanitize
 from fencepost.errors import FencepostError, UsageError
+from fencepost.misfits import misfits
 from fencepost.proposals import canonical_value
 
 FOLDER: Final = click.Path(exists=True, file_okay=False, path_type=Path)
@@ -120,7 +121,7 @@ def _completed(
 def _why(error: Exception) -> str:
     if not isinstance(error, ValidationError):
         return str(error)
-    return "; ".join(f"{'.'.join(map(str, one['loc'])) or '$'}: {one['msg']}" for one in error.errors())
+    return "; ".join(one.told() for one in misfits(error))
 
 
 def _complete(test: PolicyTest, app: App) -> PolicyTest:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fencepost.errors import UsageError
+from fencepost.misfits import misfits
 from fencepost.testing import POINTS
 
 Doing = Literal["crash", "pause", "error", "lost", "delay"]
@@ -233,8 +234,7 @@ def parse_protocol(text: str, named: str) -> Protocol:
     try:
         return Protocol.model_validate(given)
     except ValidationError as error:
-        found = error.errors(include_url=False, include_input=False, include_context=False)
-        problems = [f"{_place(one['loc'])}: {_said(one['type'], one['msg'])}" for one in found]
+        problems = [f"{_place(one.path)}: {_said(one.kind, one.message)}" for one in misfits(error)]
         raise UsageError(f"the protocol {named} is none: {'; '.join(problems)}") from None
 
 
@@ -249,7 +249,7 @@ def _said(kind: str, message: str) -> str:
         return "there is nothing of this name here (`fencepost drill --schema` says what there is)"
     if kind == "missing":
         return "it is missing"
-    message = message.removeprefix("Value error, ").removeprefix("Input ")
+    message = message.removeprefix("Input ")
     return f"{message[:1].lower()}{message[1:]}"
 
 

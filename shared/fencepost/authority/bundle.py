@@ -29,6 +29,7 @@ from fencepost.authority.statements import parse_span, span_text
 from fencepost.authority.vocabulary import Vocabulary
 from fencepost.canonical import CanonicalError, digest, encode, parse, sanitize
 from fencepost.errors import UsageError
+from fencepost.misfits import misfits
 
 FORMAT: Final = 1
 SETTINGS, SCHEMA, ENTITIES, TESTS = "bundle.json", "schema.cedarschema", "entities.json", "tests/"
@@ -231,9 +232,9 @@ def _model(model: type[M], name: str, text: str, problems: list[str]) -> M | Non
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        for one in error.errors(include_url=False, include_context=False, include_input=False)[:10]:
-            where = ".".join(map(str, one["loc"])) or "$"
-            problems.append(f"{name}:{_line(text, one['loc'])}: {where}: {sanitize(one['msg'], 200)}")
+        problems += [
+            f"{name}:{_line(text, one.path)}: {sanitize(one.told(), 200)}" for one in misfits(error)[:10]
+        ]
         return None
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fencepost.errors import ScriptError
+from fencepost.misfits import misfits
 from fencepost.tools import CallView, Context, Proposal, Turn
 
 Source = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
@@ -100,9 +101,7 @@ def _turn(where: str, row: object) -> _ScriptedTurn:
     try:
         turn = _ScriptedTurn.model_validate(dict(row) if isinstance(row, Mapping) else row)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        at = ".".join(map(str, first["loc"]))
-        raise ScriptError(f"{where}: {at + ': ' if at else ''}{first['msg']}") from None
+        raise ScriptError(f"{where}: {misfits(error)[0].told('')}") from None
     if turn.proposals and turn.finish is not None:
         raise ScriptError(f"{where}: a turn either proposes calls or finishes the run, not both")
     for reference in _references([call.arguments for call in turn.proposals] + [turn.finish]):
