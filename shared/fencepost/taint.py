@@ -16,7 +16,6 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.subjects import Run
 from fencepost.tools import Tool
 
 UNTRUSTED: Final = "untrusted"
@@ -35,13 +34,9 @@ def first(known: int | None, seq: int, body: Mapping[str, Any]) -> int | None:
     return seq if known is None and body.get(UNTRUSTED) is True else known
 
 
-def born(request: str, parent: Run | None = None) -> dict[str, bool]:
-    """What the event that creates a run says: tainted if its producer says so, or if its parent is by then.
-
-    A child is told by its parent's planner, which has read what the parent has read.
-    """
-    inherited = parent is not None and parent.tainted is not None
-    return {UNTRUSTED: True} if inherited or asked(request) else {}
+def born(request: str) -> dict[str, bool]:
+    """What the event that creates a run says: tainted if its producer says so."""
+    return {UNTRUSTED: True} if asked(request) else {}
 
 
 def asked(request: str) -> bool:

@@ -8,7 +8,7 @@ from fencepost.authority import (
     Approver,
     AuthorizationRequest,
 )
-from fencepost.authority.compiled import InvalidBundle
+from fencepost.authority.compiled import InvalidBundle, Question
 from fencepost.contracts import Effect
 from tests.unit.policies_app import WORDS, engine
 from tests.unit.policy_questions import (
@@ -191,3 +191,12 @@ def test_nobody_approves_what_it_asks_for_whatever_a_policy_says() -> None:
     trusted = replace(REFUND, principal="svc:trusted")
     refused = ENGINE.may_approve(trusted, Approver("svc:trusted"))
     assert (refused.allowed, refused.deciding) == (False, ("oneself",))
+
+
+def test_an_answer_with_an_error_allows_nothing_though_another_policy_permits() -> None:
+    erring = '@id("y") permit (principal, action in Action::"tools", resource) when { Box::"b".size < 3 };'
+    mixed = engine(f"{ANY}; {erring}", schema_cedarschema="entity Box { size: Long };")
+    assert mixed.decide(REQUEST).code == "policy_error"
+    asking = Approver(REQUEST.principal, REQUEST.roles, REQUEST.on_behalf_of)
+    (answer,) = Question(mixed.compiled, REQUEST, asking, REQUEST.tool).answers([0])
+    assert (answer.allows, len(answer.errors)) == (False, 1)

@@ -76,11 +76,6 @@ def test_an_event_that_leaves_its_call_where_it_is_taints_as_well() -> None:
     assert told.run.tainted == 7
 
 
-def test_a_child_of_a_tainted_run_is_born_tainted_and_one_of_any_other_is_not() -> None:
-    assert born("{}", run(tainted=3)) == {"untrusted": True}
-    assert born("{}", run()) == born("{}") == {}
-
-
 @pytest.mark.parametrize(
     ("stored", "tainted"),
     [
