@@ -14,7 +14,7 @@ from fencepost.allowances import Allowance
 from fencepost.clock import uuid7
 from fencepost.events import EventType
 from fencepost.ledger.guards.allowances import CATCHES_UP, RELEASES, STARTS, TAKES
-from tests.integration.allowed import name, under
+from tests.integration.allowed import NOT_DONE, euros, name, under
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench
 
@@ -43,6 +43,12 @@ class Target:
         self.attack.force(
             f"UPDATE fencepost.allowances SET {names} WHERE allowance = %s", *columns.values(), self.allowance
         )
+
+    def holds(self, call: UUID | None = None, **changes: Any) -> None:
+        """Have a call, the one that holds a share if none is named, hold such a one."""
+        share = self.share | changes
+        self.attack.put("calls", call or self.call, reserved=json.dumps([share]))
+        self.share = share if call is None else self.share
 
     def event(self, kind: str, call: UUID | None = None, **changes: Any) -> UUID:
         """An event of a call, of the one that holds a share if none is named; an attempt tells of it, but for
@@ -95,6 +101,7 @@ def test_a_counter_rises_and_falls_with_the_events_that_say_so_and_with_no_other
 def test_an_event_that_lets_nothing_go_has_a_counter_rise_only_where_it_tells_of_shares(
     target: Target,
 ) -> None:
+    target.holds(count=3)
     for kind in CATCHES_UP:
         assert target.update(kind, used_count=5) == "FP004", kind
         assert target.update(kind, said={"reserved": []}, used_count=5) == "FP004", kind
@@ -116,8 +123,9 @@ def test_no_event_is_no_reason_and_an_old_one_was_one_before(target: Target) -> 
 def test_no_attempt_goes_beyond_the_limit_it_was_let_go_by_but_what_came_to_light_counts(
     target: Target,
 ) -> None:
+    target.holds(count=2, minor=6)
     assert target.update(STARTS, used_count=4) == "FP003"
-    money = {"limit_minor": 5, "currency": "EUR"}
+    money: dict[str, Any] = {"limit_minor": 5, "currency": "EUR"}
     spends = {"reserved": [target.share | money]}
     assert target.update(STARTS, said=spends, used_count=3, used_minor=6, **money) == "FP003"
     assert target.update(STARTS, said=spends, used_count=3, used_minor=5, **money) is None, target.attack.said
@@ -137,6 +145,7 @@ def test_an_attempt_is_let_go_by_the_limits_it_tells_of_and_by_no_others(
         assert target.update(STARTS, role, used_count=3, **limits) == "FP004", (
             "another limit than it tells of"
         )
+        said: dict[str, Any]
         for said in ({}, {"reserved": []}, {"reserved": [target.share | limits]}):
             assert target.update(STARTS, role, said=said, used_count=3) == "FP004", said
         other = {"reserved": [target.share | {"key": "other"}]}
@@ -167,8 +176,29 @@ def test_a_counter_moves_once_in_a_transaction_whatever_its_events_say(target: T
 
 
 def test_a_counter_is_never_below_nothing(target: Target) -> None:
+    target.holds(count=3, minor=1)
     assert target.update("ToolAttemptFailed", used_count=-1) == "23514"
     assert target.update("ToolAttemptFailed", used_minor=-1) == "23514"
+
+
+def test_no_counter_moves_by_more_than_the_calls_have_for_which_it_does(target: Target, bench: Bench) -> None:
+    target.holds(count=1, minor=5)
+    for role in ROLES:
+        assert target.update("RepairRequested", role, used_count=3, used_minor=5) is None, target.attack.said
+        assert target.update("RepairRequested", role, used_count=4) == "FP004"
+        assert target.update("RepairRequested", role, used_minor=6) == "FP004"
+        assert target.update("ToolAttemptFailed", role, used_count=0) == "FP004"
+        assert "less" in target.attack.said
+    session = target.attack.connection
+    session.execute("RELEASE SAVEPOINT attempt")
+    target.tried = False
+    given = target.event("CallCancelled", target.idle)
+    for told in ([], [target.event("CallCancelled")], [given], [given, given], [target.before]):
+        assert target.update("ToolAttemptFailed", presented_events=told, used_count=0) == "FP004", told
+    target.holds(target.idle, count=1)
+    assert target.update("ToolAttemptFailed", presented_events=[given], used_count=0) is None
+    assert target.update("RepairRequested", presented_events=[given], used_count=4) == "FP004", "it gave back"
+    assert not bench.sql("SELECT 1 FROM fencepost.allowances WHERE presented_events IS NOT NULL")
 
 
 def test_a_counter_does_not_become_another(target: Target) -> None:
@@ -282,3 +312,39 @@ def test_no_call_begins_with_a_share(bench: Bench) -> None:
         assert attacked.attempt(statement, other, seq, SHARE, call) == "FP001"
         assert "with a past" in attacked.said
         assert attacked.attempt(statement, other, seq, None, call) is None, attacked.said
+
+
+def test_a_batch_moves_a_counter_by_what_all_its_calls_take_and_give_back(bench: Bench) -> None:
+    few = name()
+    spends = Allowance(id=few, spend=euros(10_000), count=9)
+
+    def at_once(*told: tuple[UUID, str]) -> bool:
+        """Whether these events of calls are of one transaction, and the batch was not split."""
+        calls, kinds = zip(*told, strict=True)
+        return bool(
+            bench.sql(
+                "SELECT count(DISTINCT xmin::text), count(*) FROM fencepost.events WHERE (call, type) IN"
+                " (SELECT * FROM unnest(%s::uuid[], %s::text[]))",
+                list(calls),
+                list(kinds),
+            )
+            == [(1, len(told))]
+        )
+
+    with under(bench, spends) as allowed:
+        small, large = allowed.calls(3, minor=100), allowed.calls(2, minor=250)
+        batch = [allowed.claim(call) for call in small]
+        sent = bench.ledger.apply(batch)
+        assert at_once(*((call, STARTS) for call in small))
+        assert allowed.used(few) == [(3, 300)]
+        ends = [
+            bench.outcome(send, claim.term, NOT_DONE)
+            for send, claim in zip(sent, batch, strict=True)
+            if isinstance(send, c.Send)
+        ]
+        bench.ledger.apply([ends[0], *(allowed.claim(call) for call in large)])
+        assert at_once((small[0], "ToolAttemptFailed"), *((call, STARTS) for call in large))
+        assert allowed.used(few) == [(4, 700)]
+        bench.ledger.apply(ends[1:])
+        assert at_once(*((call, "ToolAttemptFailed") for call in small[1:]))
+        assert allowed.used(few) == [(2, 500)]

@@ -14,7 +14,7 @@ counters count, the batch is loaded anew.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
@@ -50,13 +50,14 @@ READ_CLOCK = "SELECT fencepost.now()"
 # Who gives back to a counter that is not there any more gives back to a window that is long past.
 UPDATE_COUNTERS = """
 WITH n AS (
-    UPDATE fencepost.allowances t SET (used_count, used_minor, event, limit_count, limit_minor, currency)
-        = (t.used_count + n.calls, t.used_minor + n.minor, n.event,
+    UPDATE fencepost.allowances t SET (used_count, used_minor, event, presented_events, limit_count,
+            limit_minor, currency)
+        = (t.used_count + n.calls, t.used_minor + n.minor, n.event, n.events,
            CASE WHEN n.granted THEN n.limit_count ELSE t.limit_count END,
            CASE WHEN n.granted THEN n.limit_minor ELSE t.limit_minor END,
            CASE WHEN n.granted THEN n.currency ELSE t.currency END)
     FROM json_to_recordset(%s::json) AS n (tenant text, key text, calls bigint, minor bigint, event uuid,
-        granted boolean, limit_count bigint, limit_minor bigint, currency text)
+        events uuid[], granted boolean, limit_count bigint, limit_minor bigint, currency text)
     WHERE t.tenant = n.tenant AND t.key = n.key RETURNING n.granted
 ) SELECT 1 / (count(*) FILTER (WHERE granted) = %s)::int FROM n
 """
@@ -80,6 +81,8 @@ class Moved:
     granted: Share | None = None
     took: UUID | None = None
     gave: UUID | None = None
+    events: list[UUID] = field(default_factory=list)
+    """All of them."""
 
     @property
     def event(self) -> UUID | None:
@@ -208,9 +211,11 @@ def follow(
         change.minor += sign * share.minor
         if takes:
             change.took = took
+            change.events.append(took)
             change.granted = change.granted if key in had else share
         else:
             change.gave = last
+            change.events.append(last)
         if (used := held.get((new.tenant, key))) is not None:
             held[new.tenant, key] = Used(used.calls + sign * share.count, used.minor + sign * share.minor)
 
@@ -235,6 +240,7 @@ def _record(key: Key, change: Moved) -> dict[str, Any]:
         "calls": change.calls,
         "minor": change.minor,
         "event": rows.plain(change.event),
+        "events": [rows.plain(one) for one in change.events],
         "granted": share is not None,
         "limit_count": share.limit_count if share else None,
         "limit_minor": share.limit_minor if share else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     CheckConstraint,
     Column,
@@ -113,7 +114,8 @@ authority_changes = Table(
 
 # What of an allowance is used and held, per subject and window; a row that is not there is unused. The key is
 # a digest: for whom a row counts is told by the history of the call that made it, and is gone with that.
-# Limits are those of the last attempt let go; `event` is the one that last moved it.
+# Limits are those of the last attempt let go; `event` is the one that last moved it; all events of a
+# change are presented to the guard, and not kept.
 allowances = Table(
     "allowances",
     metadata,
@@ -129,6 +131,7 @@ allowances = Table(
     col("limit_minor", BigInteger, null=True),
     col("currency", Text, null=True),
     col("event", Uuid, null=True),
+    col("presented_events", ARRAY(Uuid), null=True),
     PrimaryKeyConstraint("key", "tenant"),
     CheckConstraint("used_count >= 0 AND used_minor >= 0", name="allowances_used_check"),
     Index("allowances_until", "until", postgresql_where=text("until IS NOT NULL")),

@@ -1,9 +1,8 @@
 """What Postgres refuses of allowances: a counter moves once in a transaction, with an event of it whose call
-has a share of the counter, never by an attempt beyond the limit that attempt tells of, and is forgotten only
-once its window is long past.
+has a share of the counter, and by no more than the shares of the calls whose events are presented; never by
+an attempt beyond the limit that attempt tells of; and it is forgotten only once its window is long past.
 
-That it moves by as much as the calls of its transaction take and give back, so that a counter is what they
-hold, is not checked here but by the checker (I13): it would mean adding up.
+That a counter is what the calls hold is not checked here but by the checker (I13): it would mean adding up.
 """
 
 from __future__ import annotations
@@ -39,6 +38,8 @@ CREATE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql AS 
 DECLARE
     told text;
     said json;
+    by_events uuid[];
+    sums record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         IF OLD.until IS NULL OR OLD.until > fencepost.now() - interval '{FORGOTTEN_AFTER}' THEN
@@ -47,6 +48,8 @@ BEGIN
         END IF;
         RETURN OLD;
     END IF;
+    by_events := NEW.presented_events;
+    NEW.presented_events := NULL;
     IF TG_OP = 'INSERT' THEN
         IF (NEW.used_count, NEW.used_minor) <> (0, 0) THEN
             RAISE EXCEPTION 'allowance %: what is new is unused', NEW.allowance USING ERRCODE = 'FP001';
@@ -87,6 +90,25 @@ BEGIN
     IF told = '{STARTS}'
        AND (NEW.used_count > NEW.limit_count OR NEW.used_minor > NEW.limit_minor) THEN
         RAISE EXCEPTION 'allowance %: no attempt goes beyond it', OLD.allowance USING ERRCODE = 'FP003';
+    END IF;
+    -- A call takes or gives back its share once, however many events of it are told.
+    SELECT coalesce(sum(m.calls) FILTER (WHERE m.takes), 0) AS took_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.takes), 0) AS took_minor,
+            coalesce(sum(m.calls) FILTER (WHERE m.gives), 0) AS gave_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.gives), 0) AS gave_minor
+        INTO sums FROM (
+            SELECT bool_or(e.type IN ({_words((*TAKES, *CATCHES_UP))})) AS takes,
+                bool_or(e.type IN ({_words(RELEASES)})) AS gives,
+                (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
+            FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
+            WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
+                AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key
+            GROUP BY c.id, share) m;
+    IF (NEW.used_count - OLD.used_count BETWEEN -sums.gave_count AND sums.took_count
+            AND NEW.used_minor - OLD.used_minor BETWEEN -sums.gave_minor AND sums.took_minor) IS NOT TRUE THEN
+        RAISE EXCEPTION 'allowance %: its calls have taken or given back less', OLD.allowance
+            USING ERRCODE = 'FP004';
     END IF;
     RETURN NEW;
 END $$;

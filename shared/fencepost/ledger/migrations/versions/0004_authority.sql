@@ -88,6 +88,7 @@ CREATE TABLE fencepost.allowances (
     limit_minor BIGINT,
     currency TEXT,
     event UUID,
+    presented_events UUID[],
     CONSTRAINT allowances_pkey PRIMARY KEY (key, tenant),
     CONSTRAINT allowances_used_check CHECK (used_count >= 0 AND used_minor >= 0)
 ) WITH (fillfactor = 50);
@@ -780,6 +781,8 @@ CREATE OR REPLACE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE 
 DECLARE
     told text;
     said json;
+    by_events uuid[];
+    sums record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         IF OLD.until IS NULL OR OLD.until > fencepost.now() - interval '1 day' THEN
@@ -788,6 +791,8 @@ BEGIN
         END IF;
         RETURN OLD;
     END IF;
+    by_events := NEW.presented_events;
+    NEW.presented_events := NULL;
     IF TG_OP = 'INSERT' THEN
         IF (NEW.used_count, NEW.used_minor) <> (0, 0) THEN
             RAISE EXCEPTION 'allowance %: what is new is unused', NEW.allowance USING ERRCODE = 'FP001';
@@ -828,6 +833,25 @@ BEGIN
     IF told = 'ToolAttemptStarted'
        AND (NEW.used_count > NEW.limit_count OR NEW.used_minor > NEW.limit_minor) THEN
         RAISE EXCEPTION 'allowance %: no attempt goes beyond it', OLD.allowance USING ERRCODE = 'FP003';
+    END IF;
+    -- A call takes or gives back its share once, however many events of it are told.
+    SELECT coalesce(sum(m.calls) FILTER (WHERE m.takes), 0) AS took_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.takes), 0) AS took_minor,
+            coalesce(sum(m.calls) FILTER (WHERE m.gives), 0) AS gave_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.gives), 0) AS gave_minor
+        INTO sums FROM (
+            SELECT bool_or(e.type IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired')) AS takes,
+                bool_or(e.type IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')) AS gives,
+                (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
+            FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
+            WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
+                AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key
+            GROUP BY c.id, share) m;
+    IF (NEW.used_count - OLD.used_count BETWEEN -sums.gave_count AND sums.took_count
+            AND NEW.used_minor - OLD.used_minor BETWEEN -sums.gave_minor AND sums.took_minor) IS NOT TRUE THEN
+        RAISE EXCEPTION 'allowance %: its calls have taken or given back less', OLD.allowance
+            USING ERRCODE = 'FP004';
     END IF;
     RETURN NEW;
 END $$;
