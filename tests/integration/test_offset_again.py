@@ -59,6 +59,39 @@ def test_a_compensation_that_came_to_nothing_is_made_again_under_its_key(bench: 
     assert bench.repair(call, c.OFFSET) == c.Denied("its effect is compensated already")
 
 
+@pytest.mark.parametrize(
+    ("second", "receipt", "ends"),
+    [
+        (None, "r-1", "NEEDS_REPAIR"),
+        ("r-1", "r-1", "SUCCEEDED"),
+        ("r-2", "r-1", "NEEDS_REPAIR"),
+        ("DISPATCHING", "r-1", "DISPATCHING"),
+    ],
+)
+def test_a_late_answer_of_a_compensation_that_was_made_again_is_kept(
+    bench: Bench, second: str | None, receipt: str, ends: str
+) -> None:
+    run, (call,) = effects(bench, "wallet.debit")
+    _, undo = bench.offset(run)
+    send, term = bench.dispatch(run, undo)
+    bench.record(send, term, REFUSED)
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    bench.repair(call, c.OFFSET)
+    _, again = bench.offset(run)
+    if second is not None:
+        sent, its_term = bench.dispatch(run, again)
+        if second != "DISPATCHING":
+            bench.record(sent, its_term, Applied(f'{{"id":"{second}"}}', second))
+    assert bench.one(bench.evidence(send, term, Applied(f'{{"id":"{receipt}"}}', receipt))) == c.Done(
+        "FAILED"
+    )
+    assert bench.kinds(run).count("EvidenceFiled") == 1
+    assert (bench.state(undo), bench.state(again)) == ("FAILED", ends)
+    if second is None:
+        error = bench.call(again).error or ""
+        assert error.startswith("the call is INTENT_RECORDED, yet an attempt was applied (receipt r-1)")
+
+
 def test_one_word_is_one_attempt(bench: Bench) -> None:
     """It fails again, and again waits for a person; nothing goes round by itself."""
     run, call, _ = left(bench)

@@ -174,10 +174,29 @@ def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
         "retryable": isinstance(outcome, Refused) and outcome.retryable,
     }
     fold.emit(E.EVIDENCE_FILED, body, call=call.id, attempt=command.attempt)
-    if isinstance(outcome, Applied) and (why := _contradicts(call, outcome)) is not None:
-        fold.presented[call.id] = Presented("evidence")
-        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence + 1}, call=call.id)
+    if isinstance(outcome, Applied):
+        _contradicted(fold, call, outcome)
     return Done(fold.call(call.id).state)
+
+
+def _contradicted(fold: Fold, call: Call, outcome: Applied) -> None:
+    """Have a person look where the answer contradicts what is known.
+
+    An effect has one compensation at a time (I11): where another was begun since, under the same key, it is
+    that one which is looked at, before it is sent once more; one that is under way finds out by itself.
+    """
+    beside = (other for other in fold.view.calls.values() if _takes_its_place(other, call))
+    asked = next(beside, call)
+    if (why := _contradicts(asked, outcome)) is not None:
+        fold.presented[asked.id] = Presented("evidence")
+        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": asked.fence + 1}, call=asked.id)
+
+
+def _takes_its_place(other: Call, call: Call) -> bool:
+    dead = other.state in {C.REJECTED, C.FAILED, C.CANCELLED}
+    return (
+        call.compensates is not None and other.compensates == call.compensates and other != call and not dead
+    )
 
 
 def _contradicts(call: Call, outcome: Applied) -> str | None:

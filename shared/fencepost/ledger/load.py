@@ -226,7 +226,7 @@ def parameters(of: Wanted, worker_ttl: timedelta) -> dict[str, Any]:
 def _offsets(command: c.Command) -> bool:
     """Whether all effects of its run, and what offsets them, are needed to decide it."""
     decided = isinstance(command, c.DecideRepair) and command.decision in {c.OFFSET, c.LEAVE}
-    return decided or isinstance(command, c.ClaimStopped | c.RecordCompensation)
+    return decided or isinstance(command, c.ClaimStopped | c.RecordCompensation | c.FileEvidence)
 
 
 def touched_calls(command: c.Command) -> tuple[UUID, ...]:
