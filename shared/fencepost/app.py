@@ -6,10 +6,9 @@ problems.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 from pydantic import BaseModel
 
@@ -18,134 +17,31 @@ from fencepost.authority import AllowList, Authority, Grant
 from fencepost.books import BookReader
 from fencepost.contracts import Effect
 from fencepost.declarations import (
-    HttpTool,
     PythonTool,
     ToolOptions,
-    argument_model,
     check_version,
-    declared_tool,
     problems_of,
 )
-from fencepost.dependencies import Breaker, DependencySpec, check_name
+from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
+from fencepost.models import (
+    AgentOptions,
+    AgentSpec,
+    ModelOptions,
+    ModelSpec,
+    check_agent,
+    check_currencies,
+)
+from fencepost.planners import PlannerSpec, Script
 from fencepost.secrets import Resolver
-from fencepost.tools import Attempt, Context, Request, Tool, Turn
+from fencepost.services import Dependency, DependencyOptions
+from fencepost.tools import Attempt, Context, Tool, Turn
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT", bound=BaseModel)
 PlanT = TypeVar("PlanT", bound=Callable[[Context], Turn | Awaitable[Turn]])
 VerifyT = TypeVar("VerifyT", bound=Callable[[Context], bool | str])
 BookT = TypeVar("BookT", bound=BookReader)
-
-Script = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
-"""Turns as data: a JSON or JSON-Lines file, a list, or a function of the context."""
-
-
-class DependencyOptions(TypedDict, total=False):
-    """What else a dependency may say; meanings and defaults are those of `DependencySpec`."""
-
-    attempts: int
-    per_attempt: timedelta
-    backoff: timedelta
-    backoff_cap: timedelta
-    grace: timedelta
-    reserve: timedelta
-    reconcile_for: timedelta
-    margin: timedelta
-    account: str
-    breaker: Breaker
-    rate: float | None
-    concurrency: int | None
-    slots: int | None
-    hosts: tuple[str, ...]
-    private: bool | tuple[str, ...]
-    capability: bool | str
-    redirects: int
-
-
-@dataclass(frozen=True)
-class PlannerSpec:
-    """A planner as registered: a function of the context, or a script; `verify` judges a claimed end."""
-
-    name: str
-    version: int
-    plan: Callable[[Context], Turn | Awaitable[Turn]] | None = None
-    script: Script | None = None
-    verify: Callable[[Context], bool | str] | None = None
-
-
-class Dependency:
-    """A remote service of an app; its methods register the tools that talk to it."""
-
-    def __init__(self, app: "App", spec: DependencySpec) -> None:
-        self.spec = spec
-        self._app = app
-
-    def book(self, function: BookT) -> BookT:
-        """Register who reads the service's own list of effects, for `fencepost audit` and `fencepost check`.
-
-        Not needed to run.
-        """
-        if self.spec.scope in self._app.books:
-            raise UsageError(f"dependency {self.spec.scope} has two books")
-        self._app.books[self.spec.scope] = function
-        return function
-
-    @overload
-    def http(
-        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, ResultT]]: ...
-
-    @overload
-    def http(
-        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]: ...
-
-    def http(
-        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]:
-        """Register a pure function from validated arguments to the request to send; UsageError if wrong.
-
-        The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
-        count as success; without it any 2xx does.
-        """
-        if self.spec.base_url is None and not self.spec.hosts:
-            raise UsageError(
-                f"dependency {self.spec.name} needs a base_url for the http tool {name}, or hosts=(...)"
-            )
-
-        def register(function: Callable[[ArgsT], Request]) -> HttpTool[ArgsT, Any]:
-            tool = declared_tool(name, self.spec, effect, returns, argument_model(function), options)
-            return HttpTool(self._app.registry, replace(tool, kind="http", request=function))
-
-        return register
-
-    @overload
-    def python(
-        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, ResultT]]: ...
-
-    @overload
-    def python(
-        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]: ...
-
-    def python(
-        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
-    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
-        """Register a free-form `def` or `async def` of arguments and attempt. UsageError if it cannot be.
-
-        Only its arguments are bound: that it does what its contract says is its own affair. Every exception
-        but NotApplied leaves the outcome unknown.
-        """
-
-        def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
-            tool = declared_tool(
-                name, self.spec, effect, returns, argument_model(function, parameters=2), options
-            )
-            return PythonTool(self._app.registry, replace(tool, kind="python", function=function))
-
-        return register
 
 
 class App:
@@ -161,6 +57,7 @@ class App:
         self.books: dict[str, BookReader] = {}
         self.resolver: Resolver | None = None
         self.allowances: tuple[Allowance, ...] = ()
+        self.models: dict[str, ModelSpec] = {}
 
     def dependency(
         self,
@@ -178,7 +75,7 @@ class App:
         spec = DependencySpec(name, base_url, headers=tuple((headers or {}).items()), **options)
         if spec.scope in self._dependencies:
             raise UsageError(f"dependency {spec.scope} is declared twice")
-        self._dependencies[spec.scope] = Dependency(self, spec)
+        self._dependencies[spec.scope] = Dependency(self.registry, self.books, spec)
         return self._dependencies[spec.scope]
 
     @overload
@@ -238,6 +135,31 @@ class App:
     def scripted(self, name: str, version: int, turns: Script) -> None:
         """Register a planner whose turns are data; a bad script fails when a worker loads it."""
         self._plan(PlannerSpec(name, version, script=turns))
+
+    def model(self, name: str, *, via: Dependency, **said: Unpack[ModelOptions]) -> ModelSpec:
+        """Declare a model at a dependency; meanings as in `ModelSpec`. UsageError for a second one."""
+        if name in self.models:
+            raise UsageError(f"model {name} is declared twice")
+        check_name("model", name)
+        spec = ModelSpec(name=name, dependency=via.spec, **said)
+        check_currencies([*self.models.values(), spec])
+        self.models[name] = spec
+        return spec
+
+    def agent(
+        self,
+        name: str,
+        version: int = 1,
+        *,
+        model: ModelSpec | Sequence[ModelSpec],
+        instructions: str,
+        **said: Unpack[AgentOptions],
+    ) -> None:
+        """Register a planner that is a model, or several to be asked in turn; meanings as in `AgentSpec`."""
+        models = (model,) if isinstance(model, ModelSpec) else tuple(model)
+        agent = AgentSpec(models=models, instructions=instructions, **said)
+        check_agent(name, agent)
+        self._plan(PlannerSpec(name, version, agent=agent))
 
     def _plan(self, spec: PlannerSpec) -> None:
         check_name("planner", spec.name)
@@ -327,6 +249,11 @@ class App:
     def planner_versions(self) -> frozenset[tuple[str, int]]:
         """Every (name, version) of a planner this app can run."""
         return frozenset(self._planners)
+
+    def agent_of(self, name: str, version: int) -> AgentSpec | None:
+        """The model that a planner is; None for one that is none, or is not known."""
+        spec = self._planners.get((name, version))
+        return spec.agent if spec is not None else None
 
     @property
     def dependencies(self) -> tuple[DependencySpec, ...]:

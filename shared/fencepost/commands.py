@@ -8,16 +8,85 @@ in [0, 1) and feeds jitter. Commands of a worker present a `Term`; commands of a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
-from fencepost.authority.capabilities import Capability
+from fencepost.answers import (
+    Answer,
+    Ask,
+    Broken,
+    Busy,
+    Denied,
+    Done,
+    Fenced,
+    Full,
+    Gone,
+    Late,
+    Moved,
+    NotAlive,
+    Offset,
+    OnHold,
+    Order,
+    Plan,
+    Refusal,
+    Restored,
+    Send,
+    Unfamiliar,
+)
+from fencepost.models import Spent
 from fencepost.outcomes import Outcome
 from fencepost.proposals import Rejected, Validated
 from fencepost.recovery import LookupAnswer
-from fencepost.subjects import Call, Run
+from fencepost.states import StopReason
+
+__all__ = [
+    "COMPENSATE",
+    "CONFIRM",
+    "LEAVE",
+    "OFFSET",
+    "Answer",
+    "Ask",
+    "Broken",
+    "Busy",
+    "Claim",
+    "ClaimCall",
+    "ClaimDoubt",
+    "ClaimRun",
+    "ClaimStopped",
+    "Command",
+    "DecideApproval",
+    "DecideRepair",
+    "Denied",
+    "Done",
+    "Fenced",
+    "FileEvidence",
+    "Full",
+    "Gone",
+    "Late",
+    "Moved",
+    "NotAlive",
+    "Offset",
+    "OnHold",
+    "Order",
+    "Payload",
+    "Plan",
+    "RecordCompensation",
+    "RecordLookup",
+    "RecordOutcome",
+    "RecordPlanLost",
+    "RecordTurn",
+    "Refusal",
+    "RequestCancel",
+    "Restore",
+    "Restored",
+    "Send",
+    "Sweep",
+    "Term",
+    "Unfamiliar",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +134,9 @@ class Claim(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRun(Claim):
-    """The planner takes a run. `cap` bounds one answer of the planner; `grace` is added before a takeover."""
+    """The planner takes a run. `cap` bounds one answer of the planner; `grace` is added before a takeover.
+    `scope` is the dependency of the model that will be asked, if it is one.
+    """
 
     cap: timedelta
     grace: timedelta
@@ -90,6 +161,8 @@ class ClaimCall(Claim):
     request: str | None = None
     request_error: str | None = None
     request_code: str | None = None
+    child: UUID | None = None
+    """The id of the run it starts, for a tool that starts one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,6 +181,10 @@ class ClaimDoubt(Claim):
 class RecordTurn(Command):
     """The planner's answer. `finish` is the claimed result when it says it is done; `objection` is what the
     run's verify function has against it. One call id per proposal.
+
+    `spent` is what a model used, None for a planner that is none; `said` is kept in the event beside it (the
+    model, its request's id, the digest of what it was told); `markers` are the patches this turn met. `scope`
+    as of a claim.
     """
 
     term: Term
@@ -117,15 +194,29 @@ class RecordTurn(Command):
     finish: Payload | None = None
     objection: str | None = None
     answer: Payload | None = None
+    spent: Spent | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+    markers: tuple[str, ...] = ()
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordPlanLost(Command):
-    """The planner gave no usable answer (it raised, timed out or was refused)."""
+    """The planner gave no usable answer (it raised, timed out or was refused).
+
+    `spent` None: nobody knows what it cost, so its reservation is charged; `Spent()`: nothing was sent. With
+    `stop` the run is not asked again but stops for that reason. `retry_after` is what the provider asked for;
+    `code` also tells the breaker of `scope` how the dependency is, as an outcome's.
+    """
 
     term: Term
     code: str
     message: str
+    spent: Spent | None = None
+    said: Mapping[str, Any] = field(default_factory=dict)
+    stop: StopReason | None = None
+    retry_after: timedelta | None = None
+    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -258,143 +349,3 @@ class Restore(Command):
     epoch: int
     since: datetime
     by: str
-
-
-# -- answers -------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Fenced:
-    """The presented term is not the accepted one: somebody else holds the subject, or has held it since."""
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """The message is old news: another generation, another queue, not due yet, or nothing to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """There is no such subject, or it has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Busy:
-    """Somebody is moving the subject at this instant; ask again in a moment."""
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """No time is left for an attempt; nothing was dispatched."""
-
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """A limit of the call's dependency, its rate or its concurrency, leaves no room for `wait` or so; nothing
-    was recorded, and the same message may be tried again.
-    """
-
-    scope: str
-    limit: str
-    wait: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class NotAlive:
-    """The claiming process's stamp is stale: it may be presumed dead, so it may not claim."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unfamiliar:
-    """This process does not know the planner or tool version; the row stays for one that does, uncounted."""
-
-    what: str
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """An office's request is refused as things stand; `why` says what to do instead."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """Recorded; nothing is left for the caller to do. `state` is where the subject stands now."""
-
-    state: str
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Ask the planner for the run's next turn within `timeout`."""
-
-    run: Run
-    timeout: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Execute one attempt within `timeout` (to be counted from before the claim was sent, R6).
-
-    `key` is the operation key; `deadline` the attempt's, by the ledger's clock; `capability` what it may do.
-    """
-
-    call: Call
-    principal: str
-    attempt: int
-    key: str | None
-    deadline: datetime
-    timeout: timedelta
-    repeat: bool = False
-    capability: Capability | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """Ask the downstream whether the call's effect happened. `asked_at` is the ledger's time of the claim:
-    the answer is at least that young.
-    """
-
-    call: Call
-    principal: str
-    asked_at: datetime
-    timeout: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class Offset:
-    """Propose the compensation of `forward`, within `timeout`."""
-
-    run: Run
-    forward: Call
-    timeout: timedelta
-
-
-@dataclass(frozen=True, slots=True)
-class OnHold:
-    """The ledger was restored and is held: no run is claimed until its epoch is released. Nothing moved."""
-
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class Restored:
-    """What a restore changed of one run: how many of its calls may have been sent, and of how many of those
-    nobody here knows the tool.
-    """
-
-    calls: int
-    unfamiliar: int
-
-
-@dataclass(frozen=True, slots=True)
-class Broken:
-    """The change was refused (a guard, a constraint, bad data) and nothing written: a bug, or an attack."""
-
-    why: str
-
-
-Order = Plan | Send | Ask | Offset
-Refusal = Fenced | Moved | Gone | Busy | Late | Full | NotAlive | Unfamiliar | OnHold | Denied | Broken
-Answer = Order | Done | Restored | Refusal

@@ -21,7 +21,9 @@ from fencepost.clock import rfc3339
 from fencepost.jsontext import encoder
 from fencepost.records import amended
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+COUNTED_FROM = 2
+"""The first version of events whose sizes, and whose turns without an intent, count for their run."""
 GENESIS = "0" * 64
 
 _encode = encoder()
@@ -65,6 +67,11 @@ class EventType(StrEnum):
     HIDDEN_RETRY_SEEN = "HiddenRetrySeen"
     CALL_CANCELLED = "CallCancelled"
     LEDGER_RESTORED = "LedgerRestored"
+    CHILD_RUN_STARTED = "ChildRunStarted"
+    CHILD_RUN_SETTLED = "ChildRunSettled"
+    CALL_DETACHED = "CallDetached"
+    CALL_AWAITED = "CallAwaited"
+    RUN_REPINNED = "RunRepinned"
 
 
 PROOFS = frozenset(
@@ -73,6 +80,7 @@ PROOFS = frozenset(
         EventType.TOOL_EFFECT_RECONCILED,
         EventType.REPAIR_DECIDED,
         EventType.TOOL_ATTEMPT_FAILED,
+        EventType.CHILD_RUN_SETTLED,
     }
 )
 """The only events that may clear doubt: each speaks for the key (R3).

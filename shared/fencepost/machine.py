@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from fencepost.clock import NEVER
-from fencepost.events import Event, EventType
+from fencepost.events import COUNTED_FROM, Event, EventType
+from fencepost.markers import marked
 from fencepost.moves import CALL_RULES, Changes, Fact
 from fencepost.records import amended
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, Queue, RunStatus
@@ -36,9 +38,15 @@ def evolve(view: View | None, event: Event, data: dict[str, Any] | None = None) 
     if kind == E.TOOL_PROPOSAL_RECORDED:
         return _proposed(view, fact)
     if event.call is None:
-        return View(amended(view.run, seq=event.seq, **_RUN_RULES[kind](view.run, fact)), view.calls)
+        changes = _RUN_RULES[kind](view.run, fact)
+        return View(amended(view.run, seq=event.seq, bytes=_bytes(view.run, event), **changes), view.calls)
     old = view.calls[event.call]
     return _moved(view, old, fact, CALL_RULES[kind](old, fact))
+
+
+def _bytes(run: Run, event: Event) -> int:
+    """Of the bodies of its events. Those of the first versions were not counted, and are not now."""
+    return run.bytes + len(event.body.encode()) if event.version >= COUNTED_FROM else run.bytes
 
 
 def next_row(subject: Run | Call) -> tuple[Queue, datetime] | None:
@@ -50,7 +58,7 @@ def _next_for_run(run: Run) -> tuple[Queue, datetime] | None:
     if run.status in {R.QUEUED, R.PLANNING}:
         return Queue.PLANNER, run.ready_at
     if run.status == R.ACTING:
-        return Queue.PLANNER, run.deadline if run.open else run.ready_at
+        return Queue.PLANNER, run.deadline if run.open > run.detached else run.ready_at
     if run.status == R.STOPPING:
         return Queue.COMPENSATOR, NEVER if run.unsettled else run.ready_at
     if run.status == R.COMPENSATING:
@@ -80,8 +88,16 @@ def _created(fact: Fact) -> Run:
         deadline=fact.time("deadline"),
         seq=fact.event.seq,
         tainted=first(None, fact.event.seq, fact.data),
+        bytes=len(fact.event.body.encode()) if fact.event.version >= COUNTED_FROM else 0,
         **fact.kept("run_key", "planner", "planner_version", "request", "on_stop"),
+        **_placed(fact.data),
     )
+
+
+def _placed(said: Mapping[str, Any]) -> Changes:
+    """Where in a tree of runs it stands, and whose trace it belongs to."""
+    ids = {name: UUID(said[name]) for name in ("root", "parent", "parent_call") if name in said}
+    return ids | {name: said[name] for name in ("depth", "traceparent") if name in said}
 
 
 def _proposed(view: View, fact: Fact) -> View:
@@ -89,7 +105,7 @@ def _proposed(view: View, fact: Fact) -> View:
     if event.call is None:
         raise ValueError("a proposal without a call")
     call = Call(tenant=event.tenant, id=event.call, run=event.run, version=event.seq, **fact.data)
-    run = amended(run, seq=event.seq, calls=run.calls + 1, open=run.open + 1)
+    run = amended(run, seq=event.seq, bytes=_bytes(run, event), calls=run.calls + 1, open=run.open + 1)
     return View(run, {**view.calls, call.id: call})
 
 
@@ -99,14 +115,23 @@ def _moved(view: View, old: Call, fact: Fact, changes: Changes) -> View:
     ended = changes.get("state", old.state) in CALL_ENDS and old.state not in CALL_ENDS
     settled = {"settled_seq": seq} if ended else {}
     new = amended(old, version=seq, **changes, **settled)
-    tainted = first(view.run.tainted, seq, fact.data)
-    run = amended(view.run, seq=seq, tainted=tainted, **_counts(view.run, old, new, fact))
+    run, tainted = view.run, first(view.run.tainted, seq, fact.data)
+    run = amended(
+        run, seq=seq, bytes=_bytes(run, fact.event), tainted=tainted, **_counts(run, old, new, fact)
+    )
     return View(run, {**view.calls, new.id: new})
 
 
+_FRUIT = frozenset({E.DISPATCH_INTENT_RECORDED, E.APPROVAL_REQUESTED})
+"""From a turn of which one of these comes something may come."""
+
+
 def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
+    fruit: Changes = {"fruitless": 0} if fact.event.type in _FRUIT and not new.compensates else {}
+    waited = (new.detached and new.state not in CALL_ENDS) - (old.detached and old.state not in CALL_ENDS)
+    beside: Changes = fruit | ({"detached": run.detached + waited} if waited else {})
     if old.state == new.state:
-        return {}
+        return beside
     opened = (new.state not in CALL_ENDS) - (old.state not in CALL_ENDS)
     woken = run.owner is None and (opened or C.NEEDS_REPAIR in {old.state, new.state})
     return {
@@ -117,6 +142,7 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
         "repairs": run.repairs + (new.state == C.NEEDS_REPAIR) - (old.state == C.NEEDS_REPAIR),
         "effects": run.effects + _own_effect(new) - _own_effect(old),
         "ready_at": fact.at if woken else run.ready_at,
+        **beside,
     }
 
 
@@ -144,19 +170,40 @@ def _run_deferred(_run: Run, fact: Fact) -> Changes:
 
 
 def _planning(run: Run, fact: Fact) -> Changes:
-    return {"status": R.PLANNING, "requests": run.requests + 1, "ready_at": fact.time("ready_at")}
+    held = fact.data.get("held", {})
+    may = {"held_tokens": held.get("tokens", 0), "held_cost": held.get("cost", 0)}
+    return {"status": R.PLANNING, "requests": run.requests + 1, "ready_at": fact.time("ready_at"), **may}
 
 
-def _planned(_run: Run, fact: Fact) -> Changes:
-    return {"status": R.ACTING, "turn": fact["turn"], "owner": None, "failures": 0, "ready_at": fact.at}
+def _spent(run: Run, fact: Fact) -> Changes:
+    """What the model request that ends here has used; it holds nothing any more."""
+    spent = fact.data.get("spent", {})
+    used = {"tokens": run.tokens + spent.get("tokens", 0), "cost": run.cost + spent.get("cost", 0)}
+    return used | {"held_tokens": 0, "held_cost": 0}
+
+
+def _planned(run: Run, fact: Fact) -> Changes:
+    counted = fact.event.version >= COUNTED_FROM
+    kept: Changes = {"fruitless": run.fruitless + 1} if counted else {}
+    if met := fact.data.get("markers"):
+        kept["markers"] = marked(run.markers, met)
+    done = {"turn": fact["turn"], "owner": None, "failures": 0, "ready_at": fact.at}
+    return {"status": R.ACTING, **done, **kept, **_spent(run, fact)}
 
 
 def _plan_lost(run: Run, fact: Fact) -> Changes:
-    return {"owner": None, "failures": run.failures + 1, "ready_at": fact.time("ready_at")}
+    again = {"failures": run.failures + 1, "ready_at": fact.time("ready_at")}
+    return {"owner": None, **again, **_spent(run, fact)}
 
 
-def _completed(_run: Run, fact: Fact) -> Changes:
-    return {"status": R.COMPLETED, "owner": None, **fact.kept("result", "preview", "turn")}
+def _completed(run: Run, fact: Fact) -> Changes:
+    kept = fact.kept("result", "preview", "turn")
+    return {"status": R.COMPLETED, "owner": None, **kept, **_spent(run, fact)}
+
+
+def _repinned(_run: Run, fact: Fact) -> Changes:
+    version = {"planner_version": fact["to"], "fence": fact["fence"]}
+    return {"owner": None, "failures": 0, "ready_at": fact.at, **version}
 
 
 def _stopping(_run: Run, fact: Fact) -> Changes:
@@ -189,4 +236,5 @@ _RUN_RULES: Mapping[EventType, Callable[[Run, Fact], Changes]] = {
     E.LEDGER_RESTORED: _restored,
     E.COMPENSATION_DEFERRED: _run_deferred,
     E.REPAIR_DECIDED: _compensating,
+    E.RUN_REPINNED: _repinned,
 }

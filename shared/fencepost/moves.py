@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from fencepost import allowances, approvals
 from fencepost.clock import NEVER, parse_rfc3339
@@ -215,6 +216,27 @@ def _evidence(call: Call, fact: Fact) -> Changes:
     return {"ready_at": fact.at} if call.state == C.UNKNOWN and call.owner is None else {}
 
 
+def _child_started(_call: Call, fact: Fact) -> Changes:
+    """Nobody holds the call: its child does, until it ends or its time is over."""
+    return {"child": UUID(fact["child"]), "owner": None, "ready_at": fact.time("ready_at")}
+
+
+def _detached(_call: Call, fact: Fact) -> Changes:
+    return {"detached": True, **({"fence": fact["fence"]} if "fence" in fact.data else {})}
+
+
+def _awaited(_call: Call, fact: Fact) -> Changes:
+    return {"detached": False, **({"fence": fact["fence"]} if "fence" in fact.data else {})}
+
+
+def _child_settled(_call: Call, fact: Fact) -> Changes:
+    """A child that has ended: its word is the proof of its call."""
+    to = CallState(fact["to"])
+    proved = {"state": to, "owner": None, "doubt": False, "proof": fact.event.id}
+    said = fact.kept("receipt", "result", "preview") if to == C.SUCCEEDED else {"error": fact["message"]}
+    return proved | said
+
+
 def _cancelled(_call: Call, fact: Fact) -> Changes:
     why = {"error": fact["reason"], "fence": fact["fence"]}
     return {"state": C.CANCELLED, "owner": None, "waits": False, **why}
@@ -244,5 +266,9 @@ CALL_RULES: Mapping[EventType, Callable[[Call, Fact], Changes]] = {
     E.EVIDENCE_FILED: _evidence,
     E.HIDDEN_RETRY_SEEN: _call_noted,
     E.CALL_CANCELLED: _cancelled,
+    E.CHILD_RUN_STARTED: _child_started,
+    E.CHILD_RUN_SETTLED: _child_settled,
+    E.CALL_DETACHED: _detached,
+    E.CALL_AWAITED: _awaited,
 }
 """What an event of each type changes in its call."""

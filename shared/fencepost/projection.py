@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
-from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -18,13 +17,18 @@ from fencepost.subjects import Call, Run, View
 _SUM_MODULUS = 1 << 256
 _NEWEST_OF_FIRST = "version"
 """The last field calls had when the first projections were recorded."""
+_NEWEST_OF_RUN = "calls_sum"
+"""As that of calls, of runs."""
 _names = [f.name for f in fields(Call)]
 _first = _names[: _names.index(_NEWEST_OF_FIRST) + 1]
 _later = {f.name: f.default for f in fields(Call) if f.name not in _first}
 _call_values = reader(Call, _first)
-_later_values = attrgetter(*_later)
-_LATER_OF_RUN = {"tainted", "awaiting"}
-_run_values = reader(Run, [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"} | _LATER_OF_RUN])
+_later_values = reader(Call, list(_later))
+_names_of_run = [f.name for f in fields(Run) if f.name not in {"seq", "head_hash"}]
+_first_of_run = _names_of_run[: _names_of_run.index(_NEWEST_OF_RUN) + 1]
+_later_of_run = {f.name: f.default for f in fields(Run) if f.name in _names_of_run[len(_first_of_run) :]}
+_run_values = reader(Run, _first_of_run)
+_later_values_of_run = reader(Run, list(_later_of_run))
 _encode = encoder()
 
 
@@ -37,9 +41,12 @@ def _call_number(call: Call) -> int:
     before replays as it did.
     """
     values = _call_values(call)
-    told = zip(_later.items(), _later_values(call), strict=True)
-    values += [[name, value] for (name, default), value in told if value != default]
-    return int.from_bytes(_digest(values), "big")
+    return int.from_bytes(_digest(values + _told(_later, _later_values(call))), "big")
+
+
+def _told(later: Mapping[str, Any], values: Sequence[Any]) -> list[list[Any]]:
+    told = zip(later.items(), values, strict=True)
+    return [[name, value] for (name, default), value in told if value != default]
 
 
 def seal(before: Mapping[UUID, Call], view: View) -> View:
@@ -60,13 +67,8 @@ def seal(before: Mapping[UUID, Call], view: View) -> View:
 
 def projection_hash(run: Run) -> str:
     """The hash of a sealed run's projection: its own fields and, by `calls_sum`, those of all its calls."""
-    values = _run_values(run)
     # What came later counts where it says something: what was recorded before replays as it did.
-    if run.tainted is not None:
-        values += [["tainted", run.tainted]]
-    if run.awaiting:
-        values += [["awaiting", run.awaiting]]
-    return _digest(values).hex()
+    return _digest(_run_values(run) + _told(_later_of_run, _later_values_of_run(run))).hex()
 
 
 class ReplayError(Exception):

@@ -136,6 +136,8 @@ CALL_TABLE = _moves(
     # After a restore nobody knows what was sent in the time the ledger lost.
     ("AWAITING_APPROVAL INTENT_RECORDED UNKNOWN", "UNKNOWN", "ToolOutcomeMarkedUnknown"),
     ("UNKNOWN", "SUCCEEDED FAILED", "ToolEffectReconciled"),
+    # Of a call that started a run: its end is the proof, whoever hears of it.
+    ("DISPATCHING UNKNOWN", "SUCCEEDED FAILED", "ChildRunSettled"),
     (
         "UNKNOWN AWAITING_APPROVAL INTENT_RECORDED FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED",
         "NEEDS_REPAIR",

@@ -26,6 +26,13 @@ class Run:
     committed effects not offset; `failures`: planner failures in a row; `ready_at`: when its next step is
     due; `tainted`: the number of the event by which it first learnt what nobody vouches for; `awaiting`:
     calls that wait for an approval.
+
+    `tokens` and `cost` (millionths of the currency its models are priced in) are what its own models used,
+    `held_tokens` and `held_cost` what the open model request may still use; `bytes`: of the bodies of its
+    events; `fruitless`: turns in a row from which no intent came; `detached`: open calls its turn no longer
+    waits for. `root`, `parent`, `parent_call` and `depth` say where in a tree of runs it stands (a root has
+    none of the three and depth 0), `below` what its children may use and have used; `markers`: the patches it
+    has met; `traceparent`: the trace its producer asked from.
     """
 
     tenant: str
@@ -60,6 +67,20 @@ class Run:
     head_hash: str = GENESIS
     tainted: int | None = None
     awaiting: int = 0
+    tokens: int = 0
+    cost: int = 0
+    held_tokens: int = 0
+    held_cost: int = 0
+    bytes: int = 0
+    fruitless: int = 0
+    detached: int = 0
+    depth: int = 0
+    root: UUID | None = None
+    parent: UUID | None = None
+    parent_call: UUID | None = None
+    below: str | None = None
+    markers: str | None = None
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +94,8 @@ class Call:
     first sent; `offset_asked` and `offset_left`: the number of the event by which a person last had its
     effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm;
     `restored`: the epoch in which it may have been sent beyond the attempts counted here; `approval`: what
-    persons were asked about it and have said; `reserved`: the allowances it holds or has used.
+    persons were asked about it and have said; `reserved`: the allowances it holds or has used; `child`: the
+    run it started; `detached`: its turn no longer waits for it.
     """
 
     tenant: str
@@ -121,6 +143,8 @@ class Call:
     restored: int | None = None
     approval: str | None = None
     reserved: str | None = None
+    child: UUID | None = None
+    detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ from fencepost import (
     Request,
     Turn,
 )
-from fencepost.app import Dependency, DependencyOptions
 from fencepost.authority import Approver, AuthorizationDecision, AuthorizationRequest
 from fencepost.declarations import HttpTool
+from fencepost.services import Dependency, DependencyOptions
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
 from tests.acceptance import approved_tools, outside_tools, secret_tools

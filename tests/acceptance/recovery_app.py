@@ -10,10 +10,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from fencepost import Contract, Dedupes, Effect, FirstFailure, Lookup, Natural, Request
-from fencepost.app import Dependency, DependencyOptions
 from fencepost.contracts import AfterTakeover, Mismatch
 from fencepost.contracts.catalogue import ENTRIES
 from fencepost.declarations import HttpTool
+from fencepost.services import Dependency, DependencyOptions
 from fencepost.tools import Absent, Attempt, Found, LookupResult, Response, Unclear
 from tests.acceptance.apps import RECEIPT, SECOND, app, make_effect
 

@@ -7,9 +7,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from fencepost import App, Contract, Dedupes, Effect, Lookup, Proposal, Request
-from fencepost.app import Dependency, DependencyOptions
 from fencepost.authority import Authority, AuthorizationDecision, AuthorizationRequest
 from fencepost.contracts import FirstFailure, Natural
+from fencepost.services import Dependency, DependencyOptions
 
 SECOND = timedelta(seconds=1)
 

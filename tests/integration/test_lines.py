@@ -13,7 +13,7 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Attempt, Context, Contract, Effect, Natural, Turn
-from fencepost.app import DependencyOptions
+from fencepost.services import DependencyOptions
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey

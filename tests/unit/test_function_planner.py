@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from fencepost.app import PlannerSpec
+from fencepost.planners import PlannerSpec
 from fencepost.tools import Context, Turn
 from fencepost_workers.models import planner_for
 

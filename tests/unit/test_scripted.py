@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fencepost.app import PlannerSpec
 from fencepost.errors import ScriptError, UsageError
+from fencepost.planners import PlannerSpec
 from fencepost.tools import CallView, Context, Proposal, Turn
 from fencepost_workers.models import planner_for
 from fencepost_workers.models.scripted import ScriptedPlanner

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from fencepost import commands as c
-from fencepost.app import PlannerSpec
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.ledger import reads
 from fencepost.ledger.reads import ContextCall, Prepared
 from fencepost.outcomes import result_text, told
+from fencepost.planners import PlannerSpec
 from fencepost.proposals import WITHHELD, Rejected, Validated, validate
 from fencepost.states import Queue
 from fencepost.subjects import Run

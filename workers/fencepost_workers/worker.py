@@ -112,6 +112,7 @@ class Worker:
             takeover_limit=self.settings.takeover_limit,
             limited=frozenset(tool.scope for tool in app.registry.values() if tool.dependency.limited),
             allowances=app.allowances,
+            agent=app.agent_of,
         )
 
     def _broken(self) -> str | None:

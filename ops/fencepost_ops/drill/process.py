@@ -377,4 +377,5 @@ def known(app: App, takeover_limit: int) -> Known:
         takeover_limit=takeover_limit,
         limited=frozenset(),
         allowances=app.allowances,
+        agent=app.agent_of,
     )

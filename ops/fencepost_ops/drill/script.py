@@ -16,9 +16,9 @@ from datetime import timedelta
 from typing import Any, Final
 
 from fencepost import App, Context, Contract, Dedupes, Effect, Proposal, Request, Turn
-from fencepost.app import DependencyOptions
 from fencepost.authority import AllowList, AuthorizationDecision, AuthorizationRequest, Grant
 from fencepost.clock import boottime
+from fencepost.services import DependencyOptions
 from fencepost_ops.drill import app as usual
 from fencepost_ops.drill.app import REFUSED, SECOND, SETTLE, Done, Order
 from fencepost_ops.drill.services import SUFFIX

@@ -21,7 +21,7 @@ from fencepost import (
     Request,
     Turn,
 )
-from fencepost.app import DependencyOptions
+from fencepost.services import DependencyOptions
 
 SECOND = timedelta(seconds=1)
 

@@ -22,6 +22,7 @@ from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Term
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, recorded_body
 from fencepost.machine import evolve
+from fencepost.models import AgentSpec
 from fencepost.operations import Operation
 from fencepost.records import made
 from fencepost.recovery import Evidence
@@ -92,6 +93,8 @@ class Known:
     limited: frozenset[str] = frozenset()
     """Scopes of dependencies with a limit for the whole fleet."""
     engines: Engines | None = None
+    agent: Callable[[str, int], AgentSpec | None] = lambda _name, _version: None
+    """The model that a planner is, if it is one: what its requests may use is reserved first."""
     allowances: tuple[Allowance, ...] = ()
     """Those of the application: they hold beside those of a policy in force, unless that has one of their id.
     """

@@ -111,6 +111,10 @@ runs = Table(
     _derived("ended", Boolean, "status IN ('COMPLETED', 'STOPPED')"),
     col("tainted", BigInteger, null=True),
     col("awaiting", Integer, default="0"),
+    *(col(name, BigInteger, default="0") for name in ("tokens", "cost", "held_tokens", "held_cost", "bytes")),
+    *(col(name, Integer, default="0") for name in ("fruitless", "detached", "depth")),
+    *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
+    *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     PrimaryKeyConstraint("id", "tenant"),
     # Partial only so that a lookup by id is never planned as a walk through this one.
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),
@@ -198,6 +202,8 @@ calls = Table(
     col("restored", BigInteger, null=True),
     col("approval", Text, null=True),
     col("reserved", Text, null=True),
+    col("child", Uuid, null=True),
+    col("detached", Boolean, default="false"),
     PrimaryKeyConstraint("id", "tenant"),
     ForeignKeyConstraint(
         ["tenant", "run"], ["fencepost.runs.tenant", "fencepost.runs.id"], name="calls_run_fkey"

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from typing import Protocol
 
-from fencepost.app import PlannerSpec
 from fencepost.errors import UsageError
+from fencepost.planners import PlannerSpec
 from fencepost.tools import Context, Turn
 from fencepost_workers.models.scripted import ScriptedPlanner
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from fencepost import App, Context, Proposal, Turn
-from fencepost.app import DependencyOptions
+from fencepost.services import DependencyOptions
 from fencepost_ops.drill import script
 from fencepost_ops.drill.hostile import tools
 from fencepost_ops.drill.hostile.table import BENIGN, HOSTILE

@@ -6,11 +6,11 @@ from typing import Literal
 from pydantic import BaseModel, Field
 
 from fencepost import Effect, Request
-from fencepost.app import Dependency
 from fencepost.canonical import MAX_INT
 from fencepost.fields import DecimalText, Instant, TenantId, Unordered
 from fencepost.money import Money
 from fencepost.secrets import SecretRef
+from fencepost.services import Dependency
 
 
 class Order(BaseModel):

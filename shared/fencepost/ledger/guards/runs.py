@@ -7,10 +7,12 @@ from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
 _UNCHANGING = """
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
-            NEW.on_stop, NEW.created_at, NEW.deadline)
+            NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
+            NEW.traceparent)
            IS DISTINCT FROM
            (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
-            OLD.on_stop, OLD.created_at, OLD.deadline) THEN
+            OLD.on_stop, OLD.created_at, OLD.deadline, OLD.root, OLD.parent, OLD.parent_call, OLD.depth,
+            OLD.traceparent) THEN
             RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
         END IF;
         IF NEW.seq = OLD.seq THEN
@@ -36,7 +38,8 @@ _UNCHANGING = """
                 USING ERRCODE = 'FP004';
         END IF;
         IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
-           OR NEW.attempts < OLD.attempts THEN
+           OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
+           OR NEW.bytes < OLD.bytes THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
 """
@@ -126,7 +129,9 @@ BEGIN
     NEW.presented_call := NULL;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
-           OR NEW.tainted IS NOT NULL OR NEW.awaiting <> 0 THEN
+           OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers) <> 0
+           OR (NEW.awaiting, NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.bytes, NEW.fruitless,
+               NEW.detached) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

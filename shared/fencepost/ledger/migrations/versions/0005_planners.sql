@@ -1,0 +1,506 @@
+SET LOCAL lock_timeout = '2s';
+
+-- What models have used of a run's budget, and where the run stands in a tree of runs.
+ALTER TABLE fencepost.runs
+    ADD COLUMN tokens bigint DEFAULT 0 NOT NULL, ADD COLUMN cost bigint DEFAULT 0 NOT NULL,
+    ADD COLUMN held_tokens bigint DEFAULT 0 NOT NULL, ADD COLUMN held_cost bigint DEFAULT 0 NOT NULL,
+    ADD COLUMN bytes bigint DEFAULT 0 NOT NULL, ADD COLUMN fruitless integer DEFAULT 0 NOT NULL,
+    ADD COLUMN detached integer DEFAULT 0 NOT NULL, ADD COLUMN depth integer DEFAULT 0 NOT NULL,
+    ADD COLUMN root uuid, ADD COLUMN parent uuid, ADD COLUMN parent_call uuid, ADD COLUMN below text,
+    ADD COLUMN markers text, ADD COLUMN traceparent text;
+-- Which run a call has started, and whether its turn still waits for it.
+ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
+
+-- Functions that are new or changed, as they are defined beside the schema.
+
+CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    run_status text;
+    run_owner text;
+    run_fence bigint;
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    via text;
+    said record;
+    rest fencepost.calls;
+    asked json;
+    offset_too boolean;
+    word record;
+    verdict jsonb;
+    settles boolean;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'calls are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    -- The run's lock serialises every change of its calls with its completion.
+    SELECT status, owner, fence INTO run_status, run_owner, run_fence
+        FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
+    IF TG_OP = 'INSERT' THEN
+
+        IF by_owner IS NULL OR by_owner IS DISTINCT FROM run_owner OR by_fence IS DISTINCT FROM run_fence THEN
+            RAISE EXCEPTION 'call %: proposed without the term of its run', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.state NOT IN ('AWAITING_APPROVAL', 'CANCELLED', 'INTENT_RECORDED', 'REJECTED')
+           OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
+           OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
+                NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored,
+                NEW.reserved, NEW.child) <> 0 OR NEW.detached THEN
+            RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.approval IS NULL AND NEW.state = 'AWAITING_APPROVAL'
+           OR NEW.approval IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq <= NEW.version
+                AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'ApprovalRequested' AND NEW.approval::jsonb
+                    = jsonb_build_object('asked', e.body::jsonb -> 'asked', 'decisions', '[]'::jsonb)) THEN
+            RAISE EXCEPTION 'call %: nobody was asked to approve it like this', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
+            RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
+        END IF;
+        IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = NEW.version
+                AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id) THEN
+            RAISE EXCEPTION 'call %: proposed without an event', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+    ELSE
+        IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
+            NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
+            NEW.required, NEW.resource)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run, OLD.turn, OLD.ordinal, OLD.label, OLD.tool, OLD.tool_version,
+            OLD.effect, OLD.operation, OLD.scope, OLD.compensates, OLD.arguments, OLD.arguments_hash,
+            OLD.required, OLD.resource)
+           OR (OLD.request IS NOT NULL AND NEW.request IS DISTINCT FROM OLD.request)
+           OR (OLD.fingerprint IS NOT NULL AND NEW.fingerprint IS DISTINCT FROM OLD.fingerprint) THEN
+            RAISE EXCEPTION 'call %: what was proposed and sent does not change', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.version = OLD.version THEN
+            OLD.live := NULL;  -- computed after this
+            OLD.offsets := NULL;
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'call %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+            WHERE e.run = NEW.run AND e.seq = NEW.version AND e.tenant = NEW.tenant
+                AND e.call IS NOT DISTINCT FROM NEW.id;
+        IF NOT FOUND OR NEW.version < OLD.version THEN
+            RAISE EXCEPTION 'call %: its version moves only with its events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        -- Evidence wakes the reconciler of a doubt that nobody holds; whatever else changes is presented.
+        IF said.type = 'EvidenceFiled' THEN
+            rest := NEW;
+            rest.version := OLD.version;
+            rest.ready_at := OLD.ready_at;
+            rest.live := OLD.live;  -- computed after this
+            rest.offsets := OLD.offsets;
+            IF rest IS NOT DISTINCT FROM OLD THEN
+                IF NEW.ready_at <> OLD.ready_at AND (OLD.state <> 'UNKNOWN' OR OLD.owner IS NOT NULL) THEN
+                    RAISE EXCEPTION 'call %: evidence does not move it', NEW.id USING ERRCODE = 'FP002';
+                END IF;
+                RETURN NEW;
+            END IF;
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        IF NEW.attempts < OLD.attempts OR NEW.in_flight_until < OLD.in_flight_until
+           OR (OLD.in_flight_until IS NOT NULL AND NEW.in_flight_until IS NULL) THEN
+            RAISE EXCEPTION 'call %: an attempt cannot be unmade', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ('approval', 'cancel', 'evidence', 'recover', 'repair') THEN
+                RAISE EXCEPTION 'call %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via IN ('approval', 'repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'call %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.version THEN
+                RAISE EXCEPTION 'call %: office % saw version %, it is %', NEW.id, via, by_version,
+                    OLD.version USING ERRCODE = 'FP002';
+            END IF;
+            IF NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL THEN
+                RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND (NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
+                    AND p.epoch::text = said.body ->> 'epoch')
+                OR (said.type, said.body ->> 'code')
+                    IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')) THEN
+                RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'call %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'call %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'call %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'call %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.state || '>' || NEW.state) NOT IN ('approval:AWAITING_APPROVAL>AWAITING_APPROVAL', 'approval:AWAITING_APPROVAL>INTENT_RECORDED', 'approval:AWAITING_APPROVAL>REJECTED', 'cancel:AWAITING_APPROVAL>CANCELLED', 'cancel:INTENT_RECORDED>CANCELLED', 'claim:AWAITING_APPROVAL>REJECTED', 'claim:DISPATCHING>DISPATCHING', 'claim:DISPATCHING>FAILED', 'claim:DISPATCHING>INTENT_RECORDED', 'claim:DISPATCHING>NEEDS_REPAIR', 'claim:DISPATCHING>SUCCEEDED', 'claim:DISPATCHING>UNKNOWN', 'claim:INTENT_RECORDED>AWAITING_APPROVAL', 'claim:INTENT_RECORDED>DISPATCHING', 'claim:INTENT_RECORDED>INTENT_RECORDED', 'claim:INTENT_RECORDED>REJECTED', 'claim:INTENT_RECORDED>SUCCEEDED', 'claim:UNKNOWN>DISPATCHING', 'claim:UNKNOWN>FAILED', 'claim:UNKNOWN>NEEDS_REPAIR', 'claim:UNKNOWN>SUCCEEDED', 'claim:UNKNOWN>UNKNOWN', 'evidence:ACCEPTED_UNKNOWN>NEEDS_REPAIR', 'evidence:AWAITING_APPROVAL>NEEDS_REPAIR', 'evidence:CANCELLED>NEEDS_REPAIR', 'evidence:FAILED>NEEDS_REPAIR', 'evidence:INTENT_RECORDED>NEEDS_REPAIR', 'evidence:REJECTED>NEEDS_REPAIR', 'evidence:SUCCEEDED>NEEDS_REPAIR', 'recover:AWAITING_APPROVAL>UNKNOWN', 'recover:DISPATCHING>UNKNOWN', 'recover:INTENT_RECORDED>UNKNOWN', 'recover:UNKNOWN>UNKNOWN', 'repair:NEEDS_REPAIR>ACCEPTED_UNKNOWN', 'repair:NEEDS_REPAIR>FAILED', 'repair:NEEDS_REPAIR>NEEDS_REPAIR', 'repair:NEEDS_REPAIR>SUCCEEDED', 'repair:NEEDS_REPAIR>UNKNOWN', 'repair:SUCCEEDED>SUCCEEDED', 'term:DISPATCHING>FAILED', 'term:DISPATCHING>INTENT_RECORDED', 'term:DISPATCHING>NEEDS_REPAIR', 'term:DISPATCHING>SUCCEEDED', 'term:DISPATCHING>UNKNOWN', 'term:UNKNOWN>FAILED', 'term:UNKNOWN>NEEDS_REPAIR', 'term:UNKNOWN>SUCCEEDED', 'term:UNKNOWN>UNKNOWN') THEN
+            RAISE EXCEPTION 'call %: % may not move it from % to %', NEW.id, via, OLD.state, NEW.state
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
+            RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
+        IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
+           AND OLD.state NOT IN ('DISPATCHING', 'UNKNOWN') THEN
+            RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
+            IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptStarted', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence)) THEN
+                RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
+                    USING ERRCODE = 'FP004';
+            END IF;
+            -- What is sent again is what the event of the first attempt says was sent.
+            IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
+                SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
+                    AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
+                RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
+                    NEW.id USING ERRCODE = 'FP004';
+            END IF;
+        ELSIF (NEW.request, NEW.fingerprint) IS DISTINCT FROM (OLD.request, OLD.fingerprint)
+              OR (via <> 'recover' AND (NEW.in_flight_until, NEW.quiet_at)
+                  IS DISTINCT FROM (OLD.in_flight_until, OLD.quiet_at))
+              OR NEW.quiet_at < OLD.quiet_at THEN
+            RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
+            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.body ->> 'reserved' = NEW.reserved
+                AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
+                    OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
+                    OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
+                        AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
+            RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
+               OR said.type NOT IN ('RepairProposed', 'RepairDecided')
+               OR (said.type = 'RepairProposed') <> (NEW.state = 'NEEDS_REPAIR')
+               OR (said.body -> 'asked' IS NOT NULL AND (said.body #>> '{asked,login}' <> session_user
+                   AND said.body #>> '{asked,login}' = OLD.proposed::json ->> 'login') IS NOT TRUE)) THEN
+            RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF via = 'repair' AND OLD.state = 'NEEDS_REPAIR' AND said.type = 'RepairDecided' THEN
+            IF said.body -> 'asked' IS NULL
+               AND EXISTS (SELECT 1 FROM fencepost.rules r WHERE r.name = 'repair_by_two') THEN
+                RAISE EXCEPTION
+                    'call %: a decision takes two persons here: one asks for it, another confirms it', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+            asked := OLD.proposed::json;
+            offset_too := asked ->> 'decision' = 'COMPENSATE';
+            IF said.body -> 'asked' IS NOT NULL
+               AND ((asked ->> 'version')::bigint = OLD.version
+                    AND (asked ->> 'expires_at')::timestamptz > fencepost.now()
+                    AND NEW.state = CASE WHEN offset_too THEN 'SUCCEEDED' ELSE asked ->> 'decision' END
+                    AND said.body ->> 'to' = NEW.state
+                    AND coalesce(said.body ->> 'compensate', 'false') = offset_too::text
+                    AND said.body ->> 'receipt' IS NOT DISTINCT FROM asked ->> 'receipt'
+                    AND (NEW.state <> 'SUCCEEDED' OR NEW.receipt IS NOT DISTINCT FROM asked ->> 'receipt')
+                    ) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: what is confirmed is not what was asked for, or is so no longer',
+                    NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        END IF;
+        IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
+                WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
+                WHEN 'RepairDecided' THEN NEW.proposed IS NULL
+                ELSE false END) IS NOT TRUE THEN
+            RAISE EXCEPTION 'call %: a decision is asked for by a person, and only by its event', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF OLD.approval IS NOT NULL OR NEW.approval IS NOT NULL OR via = 'approval'
+           OR 'AWAITING_APPROVAL' IN (OLD.state, NEW.state) THEN
+            SELECT e.type, e.body::jsonb AS body INTO word FROM fencepost.events e
+                WHERE e.run = NEW.run AND e.tenant = NEW.tenant AND e.seq > OLD.version
+                    AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type IN ('ApprovalRequested', 'ApprovalDecided') ORDER BY e.seq DESC LIMIT 1;
+            verdict := word.body -> 'decision';
+            IF NEW.approval IS DISTINCT FROM OLD.approval AND (CASE word.type
+                    WHEN 'ApprovalRequested' THEN via = 'claim' AND NEW.approval::jsonb
+                        = jsonb_build_object('asked', word.body -> 'asked', 'decisions', '[]'::jsonb)
+                    WHEN 'ApprovalDecided' THEN via = 'approval' AND NEW.approval::jsonb = jsonb_set(
+                        OLD.approval::jsonb, '{decisions}', OLD.approval::jsonb -> 'decisions' || verdict)
+                    ELSE false END) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: what persons were asked and said changes only with its event', NEW.id
+                    USING ERRCODE = 'FP001';
+            END IF;
+            IF NEW.state = 'AWAITING_APPROVAL' AND OLD.state <> 'AWAITING_APPROVAL'
+               AND (word.type = 'ApprovalRequested' AND NEW.approval::jsonb = jsonb_build_object(
+                    'asked', word.body -> 'asked', 'decisions', '[]'::jsonb)) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: nobody was asked to approve it', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            IF via = 'approval' AND (word.type IS NOT DISTINCT FROM 'ApprovalDecided'
+                    AND NEW.approval IS DISTINCT FROM OLD.approval AND verdict ->> 'login' = session_user
+                    AND (OLD.approval::json #>> '{asked,expires_at}')::timestamptz > fencepost.now()
+                    AND (verdict ->> 'approve' = 'true') = (NEW.state <> 'REJECTED')
+                    AND (verdict ->> 'approve' <> 'true' OR NOT EXISTS (
+                        SELECT 1 FROM jsonb_array_elements(OLD.approval::jsonb -> 'decisions') d
+                            WHERE d ->> 'approve' = 'true'
+                            AND (d ->> 'login' = session_user OR d ->> 'who' = verdict ->> 'who')))
+                    AND (NEW.state <> 'INTENT_RECORDED' OR (
+                        SELECT count(*) FROM jsonb_array_elements(NEW.approval::jsonb -> 'decisions') d
+                            WHERE d ->> 'approve' = 'true')
+                        >= (NEW.approval::json #>> '{asked,count}')::integer)) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: login % cannot approve or deny it like this', NEW.id, session_user
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'claim' AND OLD.state = 'AWAITING_APPROVAL'
+               AND (word.type IS NOT DISTINCT FROM 'ApprovalDecided' AND verdict IS NULL
+                    AND (OLD.approval::json #>> '{asked,expires_at}')::timestamptz <= fencepost.now())
+                    IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: persons may still approve it', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        END IF;
+        IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
+            IF via <> 'repair' OR NEW.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
+               OR (NEW.version IN (NEW.offset_asked, NEW.offset_left)) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
+                    USING ERRCODE = 'FP001';
+            END IF;
+        ELSIF via = 'repair' AND OLD.state = 'SUCCEEDED' THEN
+            RAISE EXCEPTION 'call %: a person who says nothing changes nothing', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.doubt AND NEW.state IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') THEN
+            RAISE EXCEPTION 'call %: it cannot end % in doubt', NEW.id, NEW.state USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.state = 'INTENT_RECORDED' AND NEW.doubt THEN
+            RAISE EXCEPTION 'call %: what may have happened is not sent as if it had not', NEW.id
+                USING ERRCODE = 'FP003';
+        END IF;
+        -- Unknown is in doubt, and so is an attempt that takes the place of one nobody answered for.
+        IF NOT NEW.doubt AND (NEW.state IN ('UNKNOWN', 'NEEDS_REPAIR')
+                OR (OLD.doubt AND NEW.state NOT IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN'))
+                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING')) THEN
+            RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
+            (via = 'term' OR NEW.effect = 'read') AND (
+                (said.type, said.attempt, said.worker, said.fence)
+                    IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ToolAttemptFailed' AND e.attempt = NEW.attempts
+                    AND e.worker = by_owner AND e.fence = by_fence))) THEN
+            RAISE EXCEPTION 'call %: an attempt is made again only after one that is known to have failed',
+                NEW.id USING ERRCODE = 'FP003';
+        END IF;
+        settles := NEW.state IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN') AND NEW.state <> OLD.state;
+        IF NOT settles AND (NEW.receipt, NEW.result, NEW.proof, NEW.reused)
+                IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.proof, OLD.reused) THEN
+            RAISE EXCEPTION 'call %: a result comes with the end it proves', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF settles AND OLD.state = 'INTENT_RECORDED' THEN
+            IF NEW.reused IS NOT TRUE OR NEW.proof IS DISTINCT FROM OLD.proof OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ResultReused')
+               OR NOT EXISTS (SELECT 1 FROM fencepost.operations o
+                    WHERE o.key = NEW.operation AND o.tenant = NEW.tenant
+                    AND o.status = 'completed' AND NOT o.doubt AND (o.arguments_hash, o.receipt, o.result)
+                        IS NOT DISTINCT FROM (NEW.arguments_hash, NEW.receipt, NEW.result)) THEN
+                RAISE EXCEPTION 'call %: there is no such result to reuse', NEW.id USING ERRCODE = 'FP003';
+            END IF;
+        ELSIF settles THEN
+            IF said.id IS DISTINCT FROM NEW.proof THEN
+                SELECT e.id, e.type, e.attempt, e.worker, e.fence, e.body INTO said FROM fencepost.events e
+                    WHERE e.id = NEW.proof AND e.tenant = NEW.tenant AND e.seq > OLD.version
+                        AND e.seq < NEW.version
+                        AND (e.run, e.call) IS NOT DISTINCT FROM (NEW.run, NEW.id);
+            END IF;
+            IF NEW.reused OR (CASE said.type
+                WHEN 'ToolResultRecorded' THEN via = 'term' AND OLD.state = 'DISPATCHING'
+                    AND NEW.state = 'SUCCEEDED' AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                WHEN 'ToolAttemptFailed' THEN (via = 'term' OR NEW.effect = 'read')
+                    AND OLD.state = 'DISPATCHING' AND NEW.state = 'FAILED'
+                    AND (said.attempt, said.worker, said.fence)
+                        IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
+                    AND said.body ->> 'final' = 'true'
+                    AND (NOT OLD.doubt OR coalesce(said.body ->> 'stored', '') = 'true')
+                WHEN 'ToolEffectReconciled' THEN (via = 'claim' OR (via = 'term' AND OLD.state = 'UNKNOWN'))
+                    AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
+                    AND said.body ->> 'to' = NEW.state
+                WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+                ELSE false END) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
+                    NEW.state USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    by_owner text;
+    by_fence bigint;
+    by_version bigint;
+    by_office text;
+    by_call uuid;
+    via text;
+    head uuid;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
+    END IF;
+    by_owner := NEW.presented_owner;
+    by_fence := NEW.presented_fence;
+    by_version := NEW.presented_version;
+    by_office := NEW.presented_office;
+    by_call := NEW.presented_call;
+    NEW.presented_owner := NULL;
+    NEW.presented_fence := NULL;
+    NEW.presented_version := NULL;
+    NEW.presented_office := NULL;
+    NEW.presented_call := NULL;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
+           OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers) <> 0
+           OR (NEW.awaiting, NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.bytes, NEW.fruitless,
+               NEW.detached) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
+            RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
+            NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
+            NEW.traceparent)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
+            OLD.on_stop, OLD.created_at, OLD.deadline, OLD.root, OLD.parent, OLD.parent_call, OLD.depth,
+            OLD.traceparent) THEN
+            RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.seq = OLD.seq THEN
+            OLD.ended := NULL;  -- computed after this
+            IF NEW IS DISTINCT FROM OLD THEN
+                RAISE EXCEPTION 'run %: changed without an event', NEW.id USING ERRCODE = 'FP004';
+            END IF;
+            RETURN NEW;
+        END IF;
+        SELECT e.call INTO head FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
+            AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL;
+        IF NOT FOUND OR NEW.seq < OLD.seq THEN
+            RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        -- The first event of this change that says so taints it, whether the row likes it or not.
+        IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
+                SELECT min(e.seq) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.body ->> 'untrusted' = 'true')) THEN
+            RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
+           OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
+           OR NEW.bytes < OLD.bytes THEN
+            RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+    -- A call's outcome counts in its run without a word; everything else is presented.
+    IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures)
+       IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures) THEN
+        IF by_office = 'call' THEN
+            via := 'call';
+            IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.id = by_call
+                    AND c.run IS NOT DISTINCT FROM NEW.id AND (c.fence < by_fence
+                        OR (c.fence = by_fence AND c.owner = by_owner))) THEN
+                RAISE EXCEPTION 'run %: the presented term of its call is not the accepted one', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_office IS NOT NULL THEN
+            via := by_office;
+            IF via NOT IN ('approval', 'cancel', 'recover', 'repair') THEN
+                RAISE EXCEPTION 'run %: there is no office %', NEW.id, via USING ERRCODE = 'FP002';
+            END IF;
+            IF via IN ('approval', 'repair', 'recover')
+               AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+                RAISE EXCEPTION 'run %: % is not an operator', NEW.id, current_user USING ERRCODE = 'FP002';
+            END IF;
+            IF by_version IS DISTINCT FROM OLD.seq THEN
+                RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, by_version, OLD.seq
+                    USING ERRCODE = 'FP002';
+            END IF;
+            IF via = 'recover' AND NOT EXISTS (
+                    SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL) THEN
+                RAISE EXCEPTION 'run %: the ledger is not held after a restore', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_owner IS NULL OR by_fence IS NULL THEN
+            RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
+        ELSIF by_owner = OLD.owner AND by_fence = OLD.fence THEN
+            via := 'term';
+            IF NEW.fence <> OLD.fence OR (NEW.owner IS NOT NULL AND NEW.owner <> OLD.owner) THEN
+                RAISE EXCEPTION 'run %: a term does not change itself', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSIF by_fence > OLD.fence THEN
+            via := 'claim';
+            IF NEW.fence <> by_fence OR (NEW.owner IS NOT NULL AND NEW.owner <> by_owner) THEN
+                RAISE EXCEPTION 'run %: a claim takes the term it presents', NEW.id USING ERRCODE = 'FP002';
+            END IF;
+        ELSE
+            RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
+            RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
+                USING ERRCODE = 'FP002';
+        END IF;
+        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('approval:ACTING>COMPENSATING', 'approval:ACTING>STOPPED', 'approval:ACTING>STOPPING', 'call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
+            RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
+            SELECT 1 FROM fencepost.calls c
+                WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
+                AND c.live) THEN
+            RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;

@@ -1,0 +1,202 @@
+"""Models as an application declares them: where one is asked, what it costs, how much it may be told. PURE.
+
+No provider tells prices: a cost is computed from a table that the application keeps, by the day the answer
+was recorded. Money here is whole millionths of one currency, the same for all models of an application, so
+that budgets add up exactly. Token counts are the provider's own, normalised: `input` is what was neither read
+from a cache nor written to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from enum import StrEnum
+from typing import Any, Required, TypedDict
+
+from fencepost.dependencies import DependencySpec
+from fencepost.errors import UsageError
+
+MILLION = 1_000_000
+
+
+class Wire(StrEnum):
+    """The protocols models are asked by."""
+
+    RESPONSES = "openai.responses"
+    CHAT = "openai.chat"
+    MESSAGES = "anthropic.messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """What a million tokens cost from the day `since` on, in millionths of `currency`.
+
+    A long prompt may cost more: from `long_from` input tokens on, all of it costs `long_factor` percent.
+    UsageError for negative numbers.
+    """
+
+    since: date
+    input: int
+    output: int
+    cache_read: int | None = None
+    cache_write: int | None = None
+    currency: str = "USD"
+    long_from: int | None = None
+    long_factor: int = 100
+
+    def __post_init__(self) -> None:
+        for name in ("input", "output", "cache_read", "cache_write", "long_from", "long_factor"):
+            value = getattr(self, name)
+            if value is not None and (type(value) is not int or value < 0):
+                raise UsageError(f"a price's {name} is a whole number from 0 on, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """The tokens of one answer, normalised over all providers. `reasoning` is part of `output`."""
+
+    input: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    output: int = 0
+    reasoning: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them, each counted once."""
+        return self.input + self.cache_read + self.cache_write + self.output
+
+    def to_json(self) -> dict[str, int]:
+        """As recorded."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one model request used: `tokens`, and `cost` in millionths; `known` False: its reservation."""
+
+    tokens: int = 0
+    cost: int = 0
+    known: bool = True
+
+    def to_json(self) -> dict[str, Any]:
+        """As events tell it."""
+        return {"tokens": self.tokens, "cost": self.cost, **({} if self.known else {"known": False})}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """One model at one provider, asked by one protocol; `dependency` owns its retries, breaker and limits.
+
+    `model` is the provider's name of it; `max_output` bounds an answer's tokens, and is sent; `window` is how
+    many input tokens it takes; `parameters` are sent as they are. `key` is the provider's secret, as
+    `env:NAME`. Without a price for the day nothing is asked under a budget that limits cost.
+    """
+
+    name: str
+    wire: Wire
+    model: str
+    dependency: DependencySpec
+    key: str = ""
+    max_output: int = 4096
+    window: int = 100_000
+    prices: tuple[Price, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def scope(self) -> str:
+        """Of its dependency: breaker and limits are shared by all models there."""
+        return self.dependency.scope
+
+    def price(self, day: date) -> Price | None:
+        """The price in force on a day: the latest that is not of a later one."""
+        past = [price for price in self.prices if price.since <= day]
+        return max(past, key=lambda price: price.since) if past else None
+
+    def cost(self, tokens: Tokens, day: date) -> int | None:
+        """What these tokens cost that day, rounded up; None without a price."""
+        price = self.price(day)
+        if price is None:
+            return None
+        read = price.input if price.cache_read is None else price.cache_read
+        write = price.input if price.cache_write is None else price.cache_write
+        plain = tokens.input * price.input + tokens.output * price.output
+        total = plain + tokens.cache_read * read + tokens.cache_write * write
+        prompt = tokens.input + tokens.cache_read + tokens.cache_write
+        percent = price.long_factor if price.long_from is not None and prompt >= price.long_from else 100
+        return -(-total * percent // (100 * MILLION))
+
+    def worst(self, window: int, day: date) -> Spent:
+        """The most a request may use that tells `window` tokens at most: reserved before it is sent.
+
+        `known` is False without a price for the day. A provider that counts more than it was told overshoots
+        by the difference, which is charged.
+        """
+        told = min(window, self.window)
+        price = self.price(day)
+        dearest = 0
+        if price is not None:
+            rates = (price.input, price.cache_read or 0, price.cache_write or 0)
+            total = told * max(rates) + self.max_output * price.output
+            dearest = -(-total * max(100, price.long_factor) // (100 * MILLION))
+        return Spent(told + self.max_output, dearest, known=price is not None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentSpec:
+    """A planner that is a model: whom to ask, in order, with which instructions and which tools.
+
+    After `failures_each` lost answers in a row the next of `models` is asked, with the same transcript; the
+    last one keeps being asked. `tools` are names or patterns with `*` of the tools it is told about. `window`
+    is how many tokens of context it is told at most: the oldest turns are left out first, the same ones in
+    every rebuild.
+    """
+
+    models: tuple[ModelSpec, ...]
+    instructions: str
+    tools: tuple[str, ...] = ("*",)
+    window: int = 32_000
+    failures_each: int = 2
+
+    def model(self, failures: int) -> ModelSpec:
+        """Whom to ask after so many lost answers in a row."""
+        return self.models[min(failures // self.failures_each, len(self.models) - 1)]
+
+
+class ModelOptions(TypedDict, total=False):
+    """What a model may say; meanings and defaults are those of `ModelSpec`."""
+
+    wire: Required[Wire]
+    model: Required[str]
+    key: str
+    max_output: int
+    window: int
+    prices: tuple[Price, ...]
+    parameters: Mapping[str, Any]
+
+
+class AgentOptions(TypedDict, total=False):
+    """What else an agent may say; meanings and defaults are those of `AgentSpec`."""
+
+    tools: tuple[str, ...]
+    window: int
+    failures_each: int
+
+
+def check_agent(name: str, agent: AgentSpec) -> None:
+    """UsageError for an agent that cannot be asked or paid for."""
+    if not agent.models:
+        raise UsageError(f"agent {name} needs one model at least")
+    if agent.window < 1 or agent.failures_each < 1:
+        raise UsageError(f"agent {name}: window and failures_each are whole numbers from 1 on")
+    tools: object = agent.tools
+    if isinstance(tools, str):
+        raise UsageError(f"agent {name}: tools is a list of names or patterns, not one text")
+    check_currencies(agent.models)
+
+
+def check_currencies(models: Sequence[ModelSpec]) -> None:
+    """UsageError for models priced in several currencies: their costs could not be added up."""
+    if len(found := {price.currency for model in models for price in model.prices}) > 1:
+        raise UsageError(f"models are priced in {', '.join(sorted(found))}; an application has one currency")

@@ -1,0 +1,120 @@
+"""What an application declares of a remote service: the service itself, and the tools that talk to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar, Unpack, overload
+
+from pydantic import BaseModel
+
+from fencepost.books import BookReader
+from fencepost.contracts import Effect
+from fencepost.declarations import HttpTool, PythonTool, ToolOptions, argument_model, declared_tool
+from fencepost.dependencies import Breaker, DependencySpec
+from fencepost.errors import UsageError
+from fencepost.tools import Attempt, Request, Tool
+
+ArgsT = TypeVar("ArgsT", bound=BaseModel)
+ResultT = TypeVar("ResultT", bound=BaseModel)
+BookT = TypeVar("BookT", bound=BookReader)
+
+
+class DependencyOptions(TypedDict, total=False):
+    """What else a dependency may say; meanings and defaults are those of `DependencySpec`."""
+
+    attempts: int
+    per_attempt: timedelta
+    backoff: timedelta
+    backoff_cap: timedelta
+    grace: timedelta
+    reserve: timedelta
+    reconcile_for: timedelta
+    margin: timedelta
+    account: str
+    breaker: Breaker
+    rate: float | None
+    concurrency: int | None
+    slots: int | None
+    hosts: tuple[str, ...]
+    private: bool | tuple[str, ...]
+    capability: bool | str
+    redirects: int
+
+
+class Dependency:
+    """A remote service of an app; its methods register the tools that talk to it."""
+
+    def __init__(
+        self, registry: dict[tuple[str, int], Tool], books: dict[str, BookReader], spec: DependencySpec
+    ) -> None:
+        self.spec = spec
+        self._registry = registry
+        self._books = books
+
+    def book(self, function: BookT) -> BookT:
+        """Register who reads the service's own list of effects, for `fencepost audit` and `fencepost check`.
+
+        Not needed to run.
+        """
+        if self.spec.scope in self._books:
+            raise UsageError(f"dependency {self.spec.scope} has two books")
+        self._books[self.spec.scope] = function
+        return function
+
+    @overload
+    def http(
+        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, ResultT]]: ...
+
+    @overload
+    def http(
+        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]: ...
+
+    def http(
+        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT], Request]], HttpTool[ArgsT, Any]]:
+        """Register a pure function from validated arguments to the request to send; UsageError if wrong.
+
+        The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
+        count as success; without it any 2xx does.
+        """
+        if self.spec.base_url is None and not self.spec.hosts:
+            raise UsageError(
+                f"dependency {self.spec.name} needs a base_url for the http tool {name}, or hosts=(...)"
+            )
+
+        def register(function: Callable[[ArgsT], Request]) -> HttpTool[ArgsT, Any]:
+            tool = declared_tool(name, self.spec, effect, returns, argument_model(function), options)
+            return HttpTool(self._registry, replace(tool, kind="http", request=function))
+
+        return register
+
+    @overload
+    def python(
+        self, name: str, *, effect: Effect, returns: type[ResultT], **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, ResultT]]: ...
+
+    @overload
+    def python(
+        self, name: str, *, effect: Effect, returns: None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]: ...
+
+    def python(
+        self, name: str, *, effect: Effect, returns: type[Any] | None = None, **options: Unpack[ToolOptions]
+    ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
+        """Register a free-form `def` or `async def` of arguments and attempt. UsageError if it cannot be.
+
+        Only its arguments are bound: that it does what its contract says is its own affair. Every exception
+        but NotApplied leaves the outcome unknown.
+        """
+
+        def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
+            tool = declared_tool(
+                name, self.spec, effect, returns, argument_model(function, parameters=2), options
+            )
+            return PythonTool(self._registry, replace(tool, kind="python", function=function))
+
+        return register
