@@ -55,6 +55,11 @@ class Planner(Role):
         """The claim of a run."""
         return c.ClaimRun(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
 
+    def scope_of(self, prepared: Prepared) -> str:
+        """The dependency of the model that will be asked; none for a planner that is no model."""
+        agent = self.worker.app.agent_of(prepared.planner or "", prepared.planner_version or 0)
+        return agent.model(prepared.failures).scope if agent is not None else ""
+
     def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
         """The contexts of all claimed runs, in one statement; in none where no run has had a call."""
         fault("planner.after_claim")

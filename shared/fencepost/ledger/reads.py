@@ -34,7 +34,8 @@ ORDER BY calls.turn, calls.ordinal, calls.id
 _PREPARE = f"""
 SELECT o.subject, o.kind, o.run, o.tenant, o.generation, o.queue, coalesce(c.fence, r.fence),
        CASE WHEN o.due_at <= fencepost.now() THEN coalesce(c.owner, r.owner) END,
-       c.tool, c.tool_version, c.arguments, c.request, c.operation, c.effect
+       c.tool, c.tool_version, c.arguments, c.request, c.operation, c.effect,
+       r.planner, r.planner_version, coalesce(r.failures, 0)
 FROM {_SUBJECTS} JOIN fencepost.outbox o ON o.tenant = s.tenant AND o.subject = s.id
 LEFT JOIN fencepost.runs r ON o.kind = 'run' AND r.tenant = s.tenant AND r.id = s.id
 LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.tenant = s.tenant AND c.id = s.id
@@ -79,7 +80,8 @@ def intact(digest: str, data: bytes) -> bool:
 class Prepared:
     """What a worker prepares a claim with: `fence` is the floor of the lease to ask for.
 
-    `owner` is whom a due row names: the lease may be taken from it. A run has None in the fields of a call.
+    `owner` is whom a due row names: the lease may be taken from it. A run has None in the fields of a call,
+    and a call none of a run's: its planner, and how often in a row that gave no answer.
     """
 
     kind: str
@@ -95,6 +97,9 @@ class Prepared:
     request: str | None
     operation: str | None
     effect: str | None
+    planner: str | None = None
+    planner_version: int | None = None
+    failures: int = 0
 
 
 def _split(subjects: Sequence[Subject]) -> dict[str, object]:
