@@ -1,0 +1,120 @@
+"""What a run's children may use and have used: slices of its own budget, folded from its events. PURE.
+
+A child's budget is taken out of its parent's as the child is started, in the parent's own change, and what it
+did not use comes back as it is settled. So there is no shared row and no lock between runs, and the sum over
+a tree never exceeds its root's budget (I13). What a child spends beyond what it was let go with (a provider
+that counts more tokens than it was told, what offsets its effects) is charged where it is known: tokens and
+cost as they are, steps never above what was held for them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from fencepost.budgets import Budget, Usage
+from fencepost.canonical import encode
+from fencepost.subjects import Run
+
+SHARED: Final = ("turns", "calls", "attempts", "tokens", "cost", "children")
+"""What is shared by a tree, in the names of `Budget`; the other limits hold for each run of it alone."""
+_COUNTED: Final = ("turns", "calls", "attempts", "children")
+
+Amounts = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """`held`: by call, what its child may still use; `used`: what children that have ended did; `join`: what
+    the open turn waits for, as its event told it.
+    """
+
+    held: Mapping[str, Amounts] = field(default_factory=dict)
+    used: Amounts = field(default_factory=dict)
+    join: Mapping[str, Any] | None = None
+
+    def text(self) -> str | None:
+        """As the ledger keeps it: canonical JSON, None where there is nothing to say."""
+        said = {"held": self.held, "used": self.used, "join": self.join}
+        kept = {name: value for name, value in said.items() if value}
+        return encode(kept).decode() if kept else None
+
+
+@lru_cache(maxsize=1024)  # each claim of a run with children asks, mostly the same few
+def read(text: str | None) -> Below:
+    """What a run's `below` says."""
+    said: dict[str, Any] = json.loads(text) if text else {}
+    return Below(said.get("held", {}), said.get("used", {}), said.get("join"))
+
+
+@lru_cache(maxsize=1024)
+def amounts(text: str | None) -> Amounts:
+    """What the children of a run hold and have used, together, by the names of `SHARED`."""
+    below = read(text)
+    return {name: sum(one.get(name, 0) for one in (below.used, *below.held.values())) for name in SHARED}
+
+
+def carve(budget: Budget, usage: Usage, below: str | None, wanted: Budget) -> Budget | str:
+    """The slice a child is let go with, or why the run's budget has no room for it, in words.
+
+    `usage` counts what the run and its children use and hold. A limit that `wanted` leaves open is what is
+    left of the run's own, if that has one; everything else is given whole or not at all.
+    """
+    if budget.depth < 1:
+        return "depth: the run's budget allows no run below it"
+    used = {name: getattr(usage, name) for name in SHARED if name != "children"}
+    used["children"] = amounts(below)["children"]
+    need = {"children": 1 + wanted.children}
+    given: dict[str, int] = {}
+    for name in SHARED:
+        may, asks = getattr(budget, name), need.get(name, getattr(wanted, name))
+        if may is None:
+            continue
+        left = max(may - used[name], 0)
+        if asks is None:
+            asks = given[name] = left
+        if asks > left or (name == "turns" and left < 1):
+            return f"{name}: the child may use {asks}, and {left} are left of {may}"
+    return replace(wanted, depth=min(wanted.depth, budget.depth - 1), **given)
+
+
+def held_for(piece: Budget) -> dict[str, int]:
+    """What a child with this budget holds of its parent's. It counts as a run itself."""
+    named = {name: getattr(piece, name) for name in SHARED} | {"children": 1 + piece.children}
+    return {name: value for name, value in named.items() if value is not None}
+
+
+def used_by(child: Run) -> dict[str, int]:
+    """What a child that has ended used, its own children's share included."""
+    own = {"turns": child.requests, "calls": child.calls, "attempts": child.attempts, "children": 1}
+    own |= {"tokens": child.tokens, "cost": child.cost}
+    beneath = amounts(child.below)
+    return {name: own[name] + beneath[name] for name in SHARED}
+
+
+def hold(text: str | None, call: UUID, piece: Amounts) -> str | None:
+    """`below` after a child was started with this slice."""
+    below = read(text)
+    return replace(below, held={**below.held, str(call): dict(piece)}).text()
+
+
+def give_back(text: str | None, call: UUID, used: Amounts) -> str | None:
+    """`below` after a child was settled: what it used stays used, the rest of its slice is free again."""
+    below = read(text)
+    held = below.held.get(str(call))
+    if held is None:  # it was let go beside the budget: what offsets an effect is not held back by one
+        return text
+    spent = {name: min(used[name], held[name]) if name in _COUNTED else used[name] for name in SHARED}
+    total = {name: below.used.get(name, 0) + spent[name] for name in SHARED}
+    rest = {one: piece for one, piece in below.held.items() if one != str(call)}
+    return replace(below, held=rest, used=total).text()
+
+
+def joining(text: str | None, join: Mapping[str, Any] | None) -> str | None:
+    """`below` after a turn that waits for its children in this way; None: for all of them."""
+    below = read(text)
+    return replace(below, join=join).text() if below.join != join else text
