@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from fencepost.authority.capabilities import Capability
 from fencepost.subjects import Call, Run
@@ -83,7 +84,8 @@ class Plan:
 class Send:
     """Execute one attempt within `timeout` (to be counted from before the claim was sent, R6).
 
-    `key` is the operation key; `deadline` the attempt's, by the ledger's clock; `capability` what it may do.
+    `key` is the operation key; `deadline` the attempt's, by the ledger's clock; `capability` what it may do;
+    `tainted` whether its run has learnt what nobody vouches for.
     """
 
     call: Call
@@ -94,6 +96,7 @@ class Send:
     timeout: timedelta
     repeat: bool = False
     capability: Capability | None = None
+    tainted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,15 @@ class Offset:
     run: Run
     forward: Call
     timeout: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Have the run that `call` has started stop, for this reason."""
+
+    call: Call
+    child: UUID
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +153,6 @@ class Broken:
     why: str
 
 
-Order = Plan | Send | Ask | Offset
+Order = Plan | Send | Ask | Offset | Tell
 Refusal = Fenced | Moved | Gone | Busy | Late | Full | NotAlive | Unfamiliar | OnHold | Denied | Broken
 Answer = Order | Done | Restored | Refusal

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from fencepost.allowances import Allowance, AllowanceOptions, read
 from fencepost.authority import AllowList, Authority, Grant
 from fencepost.books import BookReader
+from fencepost.children import ChildOptions, ChildTool, declare_child, orphans
 from fencepost.contracts import Effect
 from fencepost.declarations import (
     PythonTool,
@@ -135,6 +136,23 @@ class App:
     def scripted(self, name: str, version: int, turns: Script) -> None:
         """Register a planner whose turns are data; a bad script fails when a worker loads it."""
         self._plan(PlannerSpec(name, version, script=turns))
+
+    def child(
+        self,
+        name: str,
+        *,
+        planner: str,
+        arguments: type[BaseModel],
+        effect: Effect,
+        returns: type[Any] | None = None,
+        **options: Unpack[ChildOptions],
+    ) -> ChildTool[Any, Any]:
+        """Register a tool whose attempt is a run of its own, with these arguments as its input.
+
+        `effect` is what its tools may do: a READ child may use READ tools only. REVERSIBLE needs `compensate`,
+        for a child that has COMPLETED; one that is stopped offsets what it did itself. UsageError if wrong.
+        """
+        return declare_child(self.registry, name, planner, arguments, effect, returns, options)
 
     def model(self, name: str, *, via: Dependency, **said: Unpack[ModelOptions]) -> ModelSpec:
         """Declare a model at a dependency; meanings as in `ModelSpec`. UsageError for a second one."""
@@ -271,9 +289,10 @@ class App:
     def check(self) -> list[str]:
         """What is wrong with the whole, one sentence each; empty for an app that may run."""
         grants = self._grants if self._authority is None else None
-        return [
+        found = [
             problem for key in sorted(self.registry) for problem in problems_of(self.registry[key], grants)
         ]
+        return found + orphans(self.registry.values(), self.planner_versions)
 
 
 Entry = TypeVar("Entry")

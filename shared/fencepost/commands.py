@@ -34,8 +34,10 @@ from fencepost.answers import (
     Refusal,
     Restored,
     Send,
+    Tell,
     Unfamiliar,
 )
+from fencepost.joins import ALL, Join
 from fencepost.models import Spent
 from fencepost.outcomes import Outcome
 from fencepost.proposals import Rejected, Validated
@@ -84,6 +86,7 @@ __all__ = [
     "Restored",
     "Send",
     "Sweep",
+    "Tell",
     "Term",
     "Unfamiliar",
 ]
@@ -175,6 +178,8 @@ class ClaimDoubt(Claim):
     request: str | None = None
     request_error: str | None = None
     request_code: str | None = None
+    starts: bool = False
+    """Its tool starts a run, so that the run it has started is read: a hint, as `scope` is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +189,7 @@ class RecordTurn(Command):
 
     `spent` is what a model used, None for a planner that is none; `said` is kept in the event beside it (the
     model, its request's id, the digest of what it was told); `markers` are the patches this turn met. `scope`
-    as of a claim.
+    as of a claim. `join` is how long it waits for the runs it starts.
     """
 
     term: Term
@@ -198,6 +203,7 @@ class RecordTurn(Command):
     said: Mapping[str, Any] = field(default_factory=dict)
     markers: tuple[str, ...] = ()
     scope: str = ""
+    join: Join = ALL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +230,8 @@ class RecordOutcome(Command):
     """What became of one attempt, as far as its worker can tell.
 
     `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire
-    for it: more than one is a hidden retry (R4). `scope` is a hint, as a claim's.
+    for it: more than one is a hidden retry (R4). `scope` is a hint, as a claim's. `grounds` are the documents
+    and the memory that an applied one rests on.
     """
 
     term: Term
@@ -234,6 +241,7 @@ class RecordOutcome(Command):
     requests: int = 1
     result: Payload | None = None
     scope: str = ""
+    grounds: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum, StrEnum
 from functools import cached_property
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
@@ -23,11 +23,16 @@ from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.fields import TenantId
+from fencepost.joins import Join
 from fencepost.money import Money
 from fencepost.output import USUAL, Output
 from fencepost.secrets import CONTEXT, Secret, SecretRef
 from fencepost.views import CallView, Context
 from fencepost.wire import Request, Response, StoredRequest
+
+if TYPE_CHECKING:
+    from fencepost.children import ChildSpec
+    from fencepost.memory import MemorySpec
 
 __all__ = [
     "PER_PROPOSAL",
@@ -121,13 +126,15 @@ class Proposal:
 class Turn:
     """One answer of a planner: proposals, or the run's claimed result, or neither (an empty turn).
 
-    `usage` and `raw` are what the model reported and said. To propose and finish at once is a ValueError.
+    `usage` and `raw` are what the model reported and said. `join` says how long the run waits for those that
+    it starts. To propose and finish at once is a ValueError.
     """
 
     proposals: Sequence[Proposal] = ()
     finish: Any | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
     raw: str = ""
+    join: Join | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "proposals", tuple(self.proposals))
@@ -152,6 +159,8 @@ class Attempt:
     capability: Mapping[str, Any] = field(default_factory=dict)
     secrets: Mapping[str, Secret] = field(default_factory=dict)
     """Those its arguments name, by name."""
+    tenant: str = ""
+    """Whose run it is: what a tool looks up or keeps for one tenant it never gives to another."""
 
     def secret(self, ref: SecretRef) -> Secret:
         """The secret an argument names; UsageError where it is not one of this attempt's."""
@@ -173,7 +182,7 @@ class Tool:
 
     name: str
     version: int
-    kind: Literal["http", "python"]
+    kind: Literal["http", "python", "run"]
     effect: Effect
     dependency: DependencySpec
     contract: Contract
@@ -204,6 +213,14 @@ class Tool:
     """Names, or patterns with `*`, of the secrets its arguments may name."""
     output: Output = USUAL
     """How much of its output is kept, and what of it a planner is shown."""
+    child: "ChildSpec | None" = None
+    """The run it starts, for a tool of kind `run`."""
+    memory: "MemorySpec | None" = None
+    """The memory it works on; the worker has its function."""
+    doubtful: Callable[[Any], bool] | None = None
+    """From a result, as JSON, to whether nobody vouches for this very one, of a tool that taints by some."""
+    grounds: Callable[[Any], Sequence[Mapping[str, Any]]] | None = None
+    """From a result, as JSON, to what it rests on: that is recorded with it."""
 
     @property
     def taints(self) -> bool:
@@ -212,7 +229,8 @@ class Tool:
 
     @property
     def _free_form(self) -> bool:
-        return self.effect is Effect.READ and self.returns is None
+        # A child's result taints where the child was tainted itself.
+        return self.effect is Effect.READ and self.returns is None and self.kind != "run"
 
     @property
     def scope(self) -> str:
@@ -222,7 +240,7 @@ class Tool:
     @property
     def has_lookup(self) -> bool:
         """Whether the downstream can be asked about an unknown outcome."""
-        return self.lookup is not None
+        return self.lookup is not None or (self.memory is not None and self.effect is not Effect.READ)
 
     @property
     def compensable(self) -> bool:
@@ -250,6 +268,8 @@ class Tool:
             parts.append({"secrets": list(self.secrets)})
         if self.output != USUAL:
             parts.append({"output": self.output.row()})
+        if self.child is not None:
+            parts.append({"child": self.child.to_json()})
         return digest("fencepost.tool.v1", parts)
 
     def read_arguments(self, text: str) -> BaseModel:

@@ -19,7 +19,7 @@ from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
-from fencepost.commands import Claim, Command, Term
+from fencepost.commands import Claim, Command, Payload, Term
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, recorded_body
 from fencepost.machine import evolve
 from fencepost.models import AgentSpec
@@ -53,6 +53,17 @@ class Row:
     takeovers: int = 0
     worker: str | None = None
     fence: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """The run a call has started, read without a lock: its end is final, everything else is a hint.
+
+    `end` is the body of the event that last stopped it.
+    """
+
+    run: Run
+    end: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +134,14 @@ class Fold:
     standing: Standing = EVERYBODY
     counters: Mapping[tuple[str, str], Used] = field(default_factory=dict)
     """The allowances' counters that are locked, by tenant and key."""
+    children: Mapping[UUID, Child] = field(default_factory=dict)
+    """The runs that calls of this one have started, as far as the command wants to know."""
+    starting: list[UUID] = field(default_factory=list)
+    """Calls of which the run is started in this change."""
+    hurried: set[UUID] = field(default_factory=set)
+    """Calls whose next step is due now: their runs are to be told something."""
+    kept: list[Payload] = field(default_factory=list)
+    """Results that this change itself makes."""
 
     @property
     def run(self) -> Run:
@@ -232,6 +251,7 @@ class Fold:
             "created_at": rfc3339(run.created_at),
             "deadline": rfc3339(run.deadline),
             **born(run.request),
+            **({"traceparent": run.traceparent} if run.traceparent is not None else {}),
         }
         self.emit(E.RUN_CREATED, body)
 

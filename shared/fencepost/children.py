@@ -1,0 +1,126 @@
+"""Child runs as an application declares them: a tool whose attempt is a run of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, MutableMapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, TypedDict, TypeVar
+
+from pydantic import BaseModel
+
+from fencepost.budgets import Budget
+from fencepost.contracts import Effect
+from fencepost.declarations import ToolHandle, ToolOptions, check_version, declared_tool
+from fencepost.dependencies import DependencySpec, check_name
+from fencepost.errors import UsageError
+from fencepost.tools import OnStop, Tool
+
+ArgsT = TypeVar("ArgsT", bound=BaseModel)
+ResultT = TypeVar("ResultT")
+
+USUAL = Budget(turns=4, calls=8, attempts=32, depth=0, children=0)
+"""The slice of a child that says nothing of its own: small, and with no runs below it."""
+
+
+@dataclass(frozen=True)
+class ChildSpec:
+    """The run that a tool starts: its planner, what of its parent's budget it takes, which tools it may use.
+
+    `tools` are names and patterns, narrowed further at each level below. The run acts for its parent's
+    principal, inherits its taint and its trace, and ends before its parent's deadline less `reserve`.
+    """
+
+    planner: str
+    planner_version: int = 1
+    budget: Budget = USUAL
+    tools: tuple[str, ...] = ("*",)
+    on_stop: OnStop = OnStop.COMPENSATE
+
+    def to_json(self) -> dict[str, Any]:
+        """As a tool's definition names it."""
+        return {
+            "planner": [self.planner, self.planner_version],
+            "budget": self.budget.to_json(),
+            "tools": list(self.tools),
+            "on_stop": self.on_stop.value,
+        }
+
+
+class ChildOptions(ToolOptions, total=False):
+    """What else a child may say; meanings as in `ToolOptions`, `ChildSpec` and `DependencySpec`.
+
+    `deadline` is how long it may take at most (five minutes), `grace` how long after that it is still waited
+    for, `reconcile_for` for how long it is then UNKNOWN before a person is asked.
+    """
+
+    planner_version: int
+    budget: Budget
+    tools: tuple[str, ...]
+    on_stop: OnStop
+    deadline: timedelta
+    grace: timedelta
+    reserve: timedelta
+    reconcile_for: timedelta
+
+
+class _Times(TypedDict, total=False):
+    grace: timedelta
+    reserve: timedelta
+    reconcile_for: timedelta
+
+
+class ChildTool(ToolHandle[ArgsT, ResultT]):
+    """A registered tool that starts a run; `propose` it as any other."""
+
+
+def declare_child(
+    registry: MutableMapping[tuple[str, int], Tool],
+    name: str,
+    planner: str,
+    arguments: type[BaseModel],
+    effect: Effect,
+    returns: type[Any] | None,
+    options: ChildOptions,
+) -> ChildTool[Any, Any]:
+    """Register it. UsageError for what cannot be, in one sentence."""
+    given: object = options.get("tools", ("*",))
+    if isinstance(given, str):
+        raise UsageError(f"child {name}: tools is a list of names or patterns, not one text")
+    times: _Times = {}
+    if "grace" in options:
+        times["grace"] = options["grace"]
+    if "reserve" in options:
+        times["reserve"] = options["reserve"]
+    if "reconcile_for" in options:
+        times["reconcile_for"] = options["reconcile_for"]
+    deadline = options.get("deadline", timedelta(minutes=5))
+    # Its own retry owner: the child. One attempt, as long as the run may take.
+    home = DependencySpec(f"run.{name}", attempts=1, per_attempt=deadline, **times)
+    if "intent" in options and effect is Effect.READ:
+        raise UsageError(f"child {name} is READ: it has no intent, each proposal starts a run of its own")
+    spec = ChildSpec(
+        planner=check_name("planner", planner),
+        planner_version=check_version(planner, options.get("planner_version", 1)),
+        budget=options.get("budget", USUAL),
+        tools=tuple(options.get("tools", ("*",))),
+        on_stop=options.get("on_stop", OnStop.COMPENSATE),
+    )
+    tool = declared_tool(name, home, effect, returns, arguments, options)
+    receipt = options.get("receipt", _no_receipt)
+    return ChildTool(registry, replace(tool, kind="run", child=spec, receipt=receipt))
+
+
+def orphans(tools: Iterable[Tool], planners: Container[tuple[str, int]]) -> list[str]:
+    """What is wrong with children whose planner there is not, one sentence each."""
+    lost = [(tool, tool.child) for tool in tools if tool.child is not None]
+    return [
+        f"tool {tool.name} version {tool.version}: there is no planner {spec.planner} version"
+        f" {spec.planner_version} for the run it starts; register it, or name another"
+        for tool, spec in lost
+        if (spec.planner, spec.planner_version) not in planners
+    ]
+
+
+def _no_receipt(_result: object) -> str:
+    return ""
