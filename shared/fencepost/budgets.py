@@ -1,27 +1,56 @@
-"""How much one run may use: turns, calls, attempts and wall-clock time, and which of them is spent.
+"""How much one run may use, and which of it is spent: steps, models, time, history, patience. PURE.
 
-Nothing is counted here: the ledger counts under its locks and asks before each step.
+Nothing is counted here: the ledger counts under its locks and asks before each step. What a model request may
+use at worst is asked for, and held, before it is sent; what it really used takes the place of that.
 """
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from fencepost.models import Spent
+from fencepost.taint import BORN
 
 MAX_COUNT = 2**31 - 1
 """The largest count the ledger's integer columns hold."""
 
+MAX_AMOUNT = 2**53 - 1
+"""The largest number of tokens, of millionths or of bytes: JSON readers agree on integers up to here."""
+
 MAX_WALL_CLOCK = timedelta(days=3650)
 
 _MILLISECOND = timedelta(milliseconds=1)
-_COUNTS = ("turns", "calls", "attempts")
+
+LIMITS: Final[Mapping[str, tuple[int, int]]] = {
+    "turns": (0, MAX_COUNT),
+    "calls": (0, MAX_COUNT),
+    "attempts": (0, MAX_COUNT),
+    "tokens": (0, MAX_AMOUNT),
+    "cost": (0, MAX_AMOUNT),
+    "events": (0, MAX_COUNT),
+    "bytes": (0, MAX_AMOUNT),
+    "depth": (0, MAX_COUNT),
+    "children": (0, MAX_COUNT),
+    "fruitless": (1, MAX_COUNT),
+    "repeats": (2, MAX_COUNT),
+}
+"""The least and the greatest value of each limit that is a number, by its name in JSON."""
+
+OPTIONAL: Final = frozenset({"tokens", "cost"})
+"""Those that may be null: no limit."""
+
 _DIMENSIONS: dict[str, str] = {"turn": "turns", "calls": "calls", "attempt": "attempts"}
 
 
-def _count(name: str, value: object) -> int:
-    if type(value) is not int or not 0 <= value <= MAX_COUNT:
-        raise ValueError(f"budget: {name} is a whole number from 0 to {MAX_COUNT}, not {value!r}")
-    return value
+def _number(name: str, value: object) -> None:
+    least, most = LIMITS[name]
+    if value is None and name in OPTIONAL:
+        return
+    if type(value) is not int or not least <= value <= most:
+        raise ValueError(f"budget: {name} is a whole number from {least} to {most}, not {value!r}")
 
 
 def _wall_clock(value: timedelta) -> None:
@@ -31,26 +60,42 @@ def _wall_clock(value: timedelta) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The limits of one run. `wall_clock` is in whole milliseconds; None: only the run's deadline binds.
+    """The limits of one run and of all runs below it.
 
-    ValueError for counts below zero, a wall clock of zero or less, and anything that is no number.
+    `turns` counts questions to the planner, lost answers included; `calls` and `attempts` forward ones.
+    `wall_clock` is in whole milliseconds; None: only the run's deadline binds. `tokens` and `cost`
+    (millionths of the currency its models are priced in) are what its models may use; None: no limit.
+    `events` and `bytes` (of the bodies of events) are how far its own history may grow before no step is
+    begun any more. `depth` is how many levels of runs may be below it, `children` how many runs. After
+    `fruitless` turns in a row from which no intent came, and after `repeats` turns in a row that did and
+    learnt the same (`progress`), it makes no progress.
+
+    ValueError for a number out of range, a wall clock of zero or less, and anything that is no number.
     """
 
     turns: int = 16
     calls: int = 64
     attempts: int = 256
     wall_clock: timedelta | None = None
+    tokens: int | None = None
+    cost: int | None = None
+    events: int = 50_000
+    bytes: int = 50 * 1024 * 1024
+    depth: int = 4
+    children: int = 16
+    fruitless: int = 5
+    repeats: int = 5
 
     def __post_init__(self) -> None:
-        for name in _COUNTS:
-            _count(name, getattr(self, name))
+        for name in LIMITS:
+            _number(name, getattr(self, name))
         if self.wall_clock is not None:
             _wall_clock(self.wall_clock)
 
     def to_json(self) -> dict[str, int | None]:
-        """The budget as stored: counts and `wall_clock_ms`, no floats."""
+        """The budget as stored: whole numbers, `wall_clock_ms` among them."""
         clock = None if self.wall_clock is None else self.wall_clock // _MILLISECOND
-        return {"turns": self.turns, "calls": self.calls, "attempts": self.attempts, "wall_clock_ms": clock}
+        return {name: getattr(self, name) for name in LIMITS} | {"wall_clock_ms": clock}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Budget":
@@ -60,26 +105,39 @@ class Budget:
         """
         if not isinstance(value, Mapping):
             raise ValueError("budget: an object is expected")  # noqa: TRY004 - one error for all bad input
-        known = {*_COUNTS, "wall_clock_ms"}
+        known = {*LIMITS, "wall_clock_ms"}
         if unknown := sorted(map(str, set(value) - known)):
             raise ValueError(f"budget: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
         clock = value.get("wall_clock_ms")
         if clock is not None and (type(clock) is not int or not 0 < clock <= MAX_WALL_CLOCK // _MILLISECOND):
             raise ValueError(f"budget: wall_clock_ms is whole, above zero, at most ten years, not {clock!r}")
         return cls(
-            **{name: value[name] for name in _COUNTS if name in value},
+            **{name: value[name] for name in LIMITS if name in value},
             wall_clock=None if clock is None else clock * _MILLISECOND,
         )
 
 
+@lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
+def budget_of(request: str) -> Budget:
+    """The budget in a run's stored request, as its producer gave it; what it says of taint is none of it."""
+    limits = json.loads(request).get("budget") or {}
+    return Budget.from_json({name: limit for name, limit in limits.items() if name != BORN})
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a run has used so far; `wall_clock` is the time since it was created."""
+    """What a run and the runs below it have used so far, or hold; `wall_clock` is the time since it was
+    created, `events` and `bytes` are its own history's.
+    """
 
     turns: int = 0
     calls: int = 0
     attempts: int = 0
     wall_clock: timedelta = timedelta(0)
+    tokens: int = 0
+    cost: int = 0
+    events: int = 0
+    bytes: int = 0
 
 
 def exhausted(
@@ -99,5 +157,32 @@ def exhausted(
     return name if getattr(usage, name) + n > getattr(budget, name) else None
 
 
-DIMENSIONS = tuple(field.name for field in fields(Budget))
-"""Every name `exhausted` can answer with."""
+def overgrown(budget: Budget, usage: Usage) -> str | None:
+    """Why a history is too long to begin another step, in words; None where it is not.
+
+    What a step that was begun records still counts beyond the limit: that, what settles and offsets, and the
+    stop itself, are the overshoot. A cancel is never refused.
+    """
+    for name in ("events", "bytes"):
+        has, may = getattr(usage, name), getattr(budget, name)
+        if has >= may:
+            return f"{name}: the history has {has}, and the budget is {may}"
+    return None
+
+
+def unaffordable(budget: Budget, usage: Usage, worst: Spent | None, model: str = "") -> str | None:
+    """Why a model may not be asked that uses `worst` at most, in words; None where it may.
+
+    `worst` None: the planner is no declared model, and what it will use is not known. It is asked as long as
+    anything is left, and may overshoot by one answer.
+    """
+    if budget.cost is not None and worst is not None and not worst.known:
+        return f"cost: model {model} has no price for today, so what it costs cannot be bounded; add a price"
+    for name in ("tokens", "cost"):
+        may, has = getattr(budget, name), getattr(usage, name)
+        if may is None:
+            continue
+        need = getattr(worst, name) if worst is not None else min(has, 1)
+        if has + need > may:
+            return f"{name}: {has} used or held, {need} more may be needed, and the budget is {may}"
+    return None

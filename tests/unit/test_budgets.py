@@ -8,23 +8,49 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost import canonical
-from fencepost.budgets import DIMENSIONS, MAX_COUNT, MAX_WALL_CLOCK, Budget, Usage, exhausted
+from fencepost.budgets import (
+    LIMITS,
+    MAX_AMOUNT,
+    MAX_COUNT,
+    MAX_WALL_CLOCK,
+    OPTIONAL,
+    Budget,
+    Usage,
+    budget_of,
+    exhausted,
+    overgrown,
+    unaffordable,
+)
+from fencepost.models import Spent
 
 counts = st.integers(0, MAX_COUNT)
 clocks = st.none() | st.integers(1, MAX_WALL_CLOCK // timedelta(milliseconds=1)).map(
     lambda ms: timedelta(milliseconds=ms)
 )
-budgets = st.builds(Budget, turns=counts, calls=counts, attempts=counts, wall_clock=clocks)
+limits = {
+    name: st.integers(least, most) | (st.none() if name in OPTIONAL else st.nothing())
+    for name, (least, most) in LIMITS.items()
+}
+budgets = st.builds(Budget, wall_clock=clocks, **limits)
 
 
 @given(budgets)
 def test_a_budget_survives_storage(budget: Budget) -> None:
     stored = canonical.encode(budget.to_json())
     assert Budget.from_json(json.loads(stored)) == budget
+    assert budget_of(json.dumps({"budget": budget.to_json() | {"tainted": True}})) == budget
+
+
+def test_every_limit_has_a_range_a_name_in_json_and_a_field() -> None:
+    named = {*LIMITS, "wall_clock"}
+    assert named == {f.name for f in fields(Budget)}
+    assert set(Budget().to_json()) == {*LIMITS, "wall_clock_ms"}
+    assert {f.name for f in fields(Usage)} == named - {"depth", "children", "fruitless", "repeats"}
 
 
 def test_absent_fields_take_their_defaults() -> None:
-    assert Budget.from_json({}) == Budget() == Budget(16, 64, 256, None)
+    usual = Budget(16, 64, 256, None, None, None, 50_000, 52_428_800, 4, 16, 5, 5)
+    assert Budget.from_json({}) == Budget() == usual == budget_of("{}")
     assert Budget.from_json({"turns": 3}) == Budget(turns=3)
 
 
@@ -38,6 +64,12 @@ def test_absent_fields_take_their_defaults() -> None:
         ({"turns": None}, "turns is a whole number"),
         ({"calls": 1.0}, "calls is a whole number"),
         ({"attempts": MAX_COUNT + 1}, "attempts is a whole number"),
+        ({"tokens": -1}, "tokens is a whole number"),
+        ({"cost": 0.5}, "cost is a whole number"),
+        ({"cost": MAX_AMOUNT + 1}, "cost is a whole number"),
+        ({"events": None}, "events is a whole number"),
+        ({"fruitless": 0}, "fruitless is a whole number from 1"),
+        ({"repeats": 1}, "repeats is a whole number from 2"),
         ({"wall_clock_ms": 0}, "wall_clock_ms is whole"),
         ({"wall_clock_ms": -(10**40)}, "wall_clock_ms is whole"),
         ({"wall_clock_ms": 10**40}, "wall_clock_ms is whole"),
@@ -95,5 +127,39 @@ def test_a_run_without_a_wall_clock_has_only_its_deadline() -> None:
     assert exhausted(Budget(), Usage(wall_clock=timedelta(days=999)), next="turn") is None
 
 
-def test_every_dimension_of_a_budget_is_counted() -> None:
-    assert DIMENSIONS == tuple(f.name for f in fields(Usage)) == ("turns", "calls", "attempts", "wall_clock")
+@pytest.mark.parametrize(
+    ("used", "why"),
+    [
+        (Usage(events=99, bytes=999), None),
+        (Usage(events=100), "events: the history has 100, and the budget is 100"),
+        (Usage(events=7, bytes=1000), "bytes: the history has 1000, and the budget is 1000"),
+    ],
+)
+def test_a_history_at_its_limit_begins_no_step(used: Usage, why: str | None) -> None:
+    assert overgrown(Budget(events=100, bytes=1000), used) == why
+
+
+@pytest.mark.parametrize(
+    ("used", "worst", "first"),
+    [
+        (Usage(tokens=0), Spent(100, 10), None),
+        (Usage(tokens=900), Spent(100, 10), None),
+        (Usage(tokens=901), Spent(100, 10), "tokens: 901 used or held, 100 more"),
+        (Usage(cost=41), Spent(100, 10), "cost: 41 used or held, 10 more"),
+        (Usage(), Spent(1, 0, known=False), "cost: model gpt has no price"),
+        # Of a planner that is no declared model nobody knows what it will use.
+        (Usage(), None, None),
+        (Usage(tokens=999, cost=49), None, None),
+        (Usage(tokens=1000), None, "tokens: 1000 used or held, 1 more"),
+    ],
+)
+def test_a_model_is_asked_only_if_the_worst_case_fits(
+    used: Usage, worst: Spent | None, first: str | None
+) -> None:
+    why = unaffordable(Budget(tokens=1000, cost=50), used, worst, "gpt")
+    assert why is None if first is None else (why or "").startswith(first)
+
+
+def test_without_a_limit_anything_is_affordable_and_a_price_needs_not_be_known() -> None:
+    assert unaffordable(Budget(), Usage(tokens=MAX_AMOUNT), Spent(9, 9, known=False), "gpt") is None
+    assert unaffordable(Budget(tokens=10), Usage(), Spent(9, 0, known=False), "gpt") is None

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
-from fencepost import operations
-from fencepost.budgets import Budget, Usage, exhausted
+from fencepost import operations, slices
+from fencepost.budgets import Budget, Usage, budget_of, exhausted, overgrown, unaffordable
 from fencepost.clock import rfc3339
 from fencepost.commands import (
     Answer,
@@ -27,12 +25,12 @@ from fencepost.deadlines import retry_at
 from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
-from fencepost.decide.stopping import after_call, stop
+from fencepost.decide.stopping import after_call, asking, settled, stop
 from fencepost.events import EventType
+from fencepost.models import ModelSpec, Spent
 from fencepost.proposals import Rejected, Validated
 from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus, StopReason
 from fencepost.subjects import Call
-from fencepost.taint import BORN
 from fencepost.tools import Tool
 
 E, C, R = EventType, CallState, RunStatus
@@ -52,20 +50,25 @@ _BACKOFF_CAP = timedelta(seconds=10)
 
 def budget(fold: Fold) -> Budget:
     """The run's budget, as its producer gave it."""
-    return _budget_in(fold.run.request)
-
-
-@lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
-def _budget_in(request: str) -> Budget:
-    limits = json.loads(request).get("budget") or {}
-    return Budget.from_json({name: limit for name, limit in limits.items() if name != BORN})
+    return budget_of(fold.run.request)
 
 
 def usage(fold: Fold) -> Usage:
-    """What the run has used of it, folded from its events; the wall clock runs from its creation."""
+    """What the run and its children have used of it or hold, folded from its events; the wall clock runs
+    from its creation.
+    """
     run = fold.run
-    spent = fold.now - run.created_at
-    return Usage(turns=run.requests, calls=run.calls, attempts=run.attempts, wall_clock=spent)
+    below = slices.amounts(run.below)
+    return Usage(
+        turns=run.requests + below["turns"],
+        calls=run.calls + below["calls"],
+        attempts=run.attempts + below["attempts"],
+        wall_clock=fold.now - run.created_at,
+        tokens=run.tokens + run.held_tokens + below["tokens"],
+        cost=run.cost + run.held_cost + below["cost"],
+        events=run.seq,
+        bytes=run.bytes,
+    )
 
 
 def claim_run(fold: Fold, command: ClaimRun) -> Answer:
@@ -78,16 +81,16 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
     if command.term.fence <= run.fence:
         return Fenced()
     past = fold.now >= run.deadline
-    if run.status == R.ACTING and run.open and not past:
+    if run.status == R.ACTING and run.open > run.detached and not past:
         return Moved()
     if not past and not fold.known.planner(run.planner, run.planner_version):
         return Unfamiliar(f"planner {run.planner} version {run.planner_version}")
     fold.present(run.id, "claim")
     lost = run.status == R.PLANNING and run.owner is not None
     fold.takeovers = fold.takeovers + 1 if lost else 0
-    if lost:
+    if asking(run):  # whatever it has used meanwhile, its reservation is charged
         why = {"code": "worker_lost", "message": "the planner's worker was lost"}
-        fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)})
+        fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)} | settled(run, None))
     if (reason := _must_stop(fold, past)) is not None:
         _take(fold, command)
         stop(fold, *reason, asked=False)
@@ -95,8 +98,25 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
     timeout = min(command.cap, run.deadline - fold.now)
     ready_at = rfc3339(fold.now + timeout + command.grace)
     _take(fold, command)
-    fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at})
+    fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at} | _held(fold))
     return Plan(fold.run, timeout)
+
+
+def _asked(fold: Fold) -> tuple[ModelSpec, Spent] | None:
+    """The model that is asked next, and what it may use at most; None for a planner that is no model."""
+    agent = fold.known.agent(fold.run.planner, fold.run.planner_version)
+    if agent is None:
+        return None
+    model = agent.model(fold.run.failures)
+    return model, model.worst(agent.window, fold.now.date())
+
+
+def _held(fold: Fold) -> dict[str, Any]:
+    """What the request says that is made now: whom it asks, and what is held for it until it has ended."""
+    if (asked := _asked(fold)) is None:
+        return {}
+    model, worst = asked
+    return {"model": model.name, "held": {"tokens": worst.tokens, "cost": worst.cost}}
 
 
 def _take(fold: Fold, command: ClaimRun) -> None:
@@ -111,8 +131,16 @@ def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:
         return StopReason.PLANNER_FAILED, f"the planner's worker was lost {fold.takeovers} times in a row"
     if run.failures >= fold.known.planner_attempts:
         return StopReason.PLANNER_FAILED, f"the planner failed {run.failures} times in a row"
-    if (used := exhausted(budget(fold), usage(fold), next="turn")) is not None:
-        return StopReason.BUDGET_EXHAUSTED, used
+    limits, used = budget(fold), usage(fold)
+    if (spent := exhausted(limits, used, next="turn")) is not None:
+        return StopReason.BUDGET_EXHAUSTED, spent
+    if (grown := overgrown(limits, used)) is not None:
+        return StopReason.HISTORY_LIMIT, grown
+    if run.fruitless >= limits.fruitless:
+        return StopReason.NO_PROGRESS, f"no intent came from {run.fruitless} turns in a row"
+    model, worst = _asked(fold) or (None, None)
+    if (dear := unaffordable(limits, used, worst, model.name if model is not None else "")) is not None:
+        return StopReason.BUDGET_EXHAUSTED, dear
     return None
 
 
@@ -125,15 +153,29 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
     fold.takeovers = 0
     if len(command.proposals) > MAX_PROPOSALS:
         many = f"{len(command.proposals)} proposals in one turn; at most {MAX_PROPOSALS} are taken"
-        return _lost(fold, "too_many_proposals", many, command.rand)
-    answer = {"turn": run.turn + 1, "answer": command.answer.digest if command.answer else None}
+        lost = settled(run, command.spent) | _said(command)
+        return _lost(fold, "too_many_proposals", many, retry_at(fold.now, *_pause(fold)), lost)
+    answer: dict[str, Any] = {
+        "turn": run.turn + 1,
+        "answer": command.answer.digest if command.answer else None,
+        **settled(run, command.spent),
+        **_said(command),
+    }
     done = command.finish is not None and not command.proposals and not run.open
     if done and command.objection is None and command.finish is not None:
         body = {**answer, "result": command.finish.digest, "preview": command.finish.preview}
         fold.emit(E.RUN_COMPLETED, body)
         return Done(fold.run.status)
-    said = {"proposals": len(command.proposals), "objection": command.objection}
+    objection = command.objection
+    waits = command.finish is not None and not command.proposals and bool(run.open)
+    if waits:
+        objection = objection or f"{run.open} calls are still open: it is done once they have ended"
+    said: dict[str, Any] = {"proposals": len(command.proposals), "objection": objection}
+    if command.markers:
+        said["markers"] = list(command.markers)
     fold.emit(E.MODEL_RESPONSE_RECORDED, answer | said)
+    if waits:
+        _await(fold)
     wanted = len(command.proposals)
     used = exhausted(budget(fold), usage(fold), next="calls", n=wanted) if wanted else None
     if used is not None:
@@ -155,14 +197,35 @@ def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
         return Fenced()
     fold.present(run.id, "term")
-    return _lost(fold, command.code, command.message, command.rand)
+    again = retry_at(fold.now, *_pause(fold), command.retry_after)
+    kept = settled(run, command.spent) | _said(command)
+    answer = _lost(fold, command.code, command.message, again, kept)
+    if command.stop is not None:
+        stop(fold, command.stop, command.message, asked=False)
+        return Done(fold.run.status)
+    return answer
 
 
-def _lost(fold: Fold, code: str, message: str, rand: float) -> Answer:
-    run = fold.run
-    again = retry_at(fold.now, run.failures + 1, _BACKOFF, _BACKOFF_CAP, rand)
-    fold.emit(E.MODEL_OUTCOME_UNKNOWN, {"code": code, "message": message, "ready_at": rfc3339(again)})
+def _pause(fold: Fold) -> tuple[int, timedelta, timedelta, float]:
+    """How long a planner that failed is left alone, before what a provider asks for is added."""
+    return fold.run.failures + 1, _BACKOFF, _BACKOFF_CAP, fold.command.rand
+
+
+def _said(command: RecordTurn | RecordPlanLost) -> dict[str, Any]:
+    return {"said": dict(command.said)} if command.said else {}
+
+
+def _lost(fold: Fold, code: str, message: str, again: datetime, kept: dict[str, Any]) -> Answer:
+    why = {"code": code, "message": message, "ready_at": rfc3339(again)}
+    fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | kept)
     return Done(fold.run.status)
+
+
+def _await(fold: Fold) -> None:
+    """Whoever says that it is done waits for what it left beside it: done means that nothing is open (I7)."""
+    for call in list(fold.view.open_calls()):
+        if call.detached:
+            fold.emit(E.CALL_AWAITED, {}, call=call.id)
 
 
 def propose(

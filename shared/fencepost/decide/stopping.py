@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import UUID
 
 from fencepost.clock import rfc3339
 from fencepost.decide.fold import Fold, Presented
 from fencepost.events import EventType
+from fencepost.models import Spent
 from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
-from fencepost.subjects import Call
+from fencepost.subjects import Call, Run
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -23,14 +25,31 @@ _DENIALS = frozenset({E.AUTHORIZATION_DENIED, E.APPROVAL_DECIDED})
 
 def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bool = True) -> None:
     """Stop a run that plans or acts; it ends at once if nothing is in flight and nothing to be offset."""
-    if asked and fold.run.status == R.PLANNING and fold.run.owner is not None:  # a model request is open
+    if asked and asking(fold.run):
         body = {"code": "stopped", "message": str(reason), "ready_at": rfc3339(fold.now)}
-        fold.emit(E.MODEL_OUTCOME_UNKNOWN, body)
+        fold.emit(E.MODEL_OUTCOME_UNKNOWN, body | settled(fold.run, None))
     fold.emit(E.RUN_STOPPING, {"reason": str(reason), "detail": detail, "fence": fold.run_fence()})
     for call in list(fold.view.open_calls()):
         if call.state in CALL_UNSENT and not call.doubt:
             cancel_call(fold, call, f"the run stopped: {reason}")
     settle_stopping(fold)
+
+
+def asking(run: Run) -> bool:
+    """Whether a request to its planner is open: somebody holds it, or what it may use is still held."""
+    return run.status == R.PLANNING and (run.owner is not None or bool(run.held_tokens or run.held_cost))
+
+
+def settled(run: Run, spent: Spent | None) -> dict[str, Any]:
+    """What the event says that ends a request to the planner: what it used, in place of what it held.
+
+    Where nobody can tell, all that was held is charged. More than was held is charged as it is told.
+    """
+    if spent is None or not spent.known:
+        told = spent or Spent()
+        spent = Spent(max(run.held_tokens, told.tokens), max(run.held_cost, told.cost), known=False)
+    nothing = not (spent.tokens or spent.cost or run.held_tokens or run.held_cost)
+    return {} if nothing else {"spent": spent.to_json()}
 
 
 def cancel_call(fold: Fold, call: Call, reason: str) -> None:

@@ -7,8 +7,9 @@ but enqueue and look at its runs. Postgres enforces it; every process of the fle
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
-from fencepost.budgets import Budget
+from fencepost.budgets import LIMITS, MAX_WALL_CLOCK, OPTIONAL, Budget
 
 GROUPS = (
     "fencepost_worker",
@@ -16,6 +17,7 @@ GROUPS = (
     "fencepost_producer",
     "fencepost_operator",
     "fencepost_reader",
+    "fencepost_api",
 )
 
 _NAMES = ", ".join(f"'{group}'" for group in GROUPS)
@@ -34,13 +36,33 @@ BEGIN
 END $$;
 """
 
+TRACEPARENT = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?$"
+"""Of W3C Trace Context, level 1: version, trace, parent and flags; what later versions add is kept."""
+
 _USUAL = json.dumps({name: value for name, value in Budget().to_json().items() if value is not None})
+
+
+def _within(name: str, least: int, most: int, *, optional: bool) -> str:
+    """What refuses one limit of a budget that is no whole number within its range."""
+    given = "value <> 'null' AND " if optional else ""
+    wrong = f"value::text !~ '^[0-9]{{1,16}}$' OR value::bigint NOT BETWEEN {least} AND {most}"
+    return f"            WHEN name = '{name}' THEN {given}({wrong})"
+
+
+_CLOCK_MS = MAX_WALL_CLOCK // timedelta(milliseconds=1)
+_LIMITS = "\n".join(
+    [
+        *(_within(name, *ends, optional=name in OPTIONAL) for name, ends in LIMITS.items()),
+        _within("wall_clock_ms", 1, _CLOCK_MS, optional=True),
+    ]
+)
+_NAMED = ", ".join([*LIMITS, "wall_clock_ms"])
 
 ENQUEUE = f"""
 CREATE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
     p_deadline interval, p_budget jsonb DEFAULT '{{}}', p_on_stop text DEFAULT 'compensate',
-    p_id uuid DEFAULT gen_random_uuid()
+    p_id uuid DEFAULT gen_random_uuid(), p_traceparent text DEFAULT NULL
 ) RETURNS TABLE (run uuid, created boolean)
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
@@ -85,17 +107,18 @@ BEGIN
     END IF;
     IF jsonb_typeof(p_budget) <> 'object' OR EXISTS (
         SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
-            WHEN name = 'wall_clock_ms' THEN value <> 'null'
-                AND (value::text !~ '^[0-9]{{1,12}}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
             WHEN name = 'tainted' THEN value <> 'true'
-            WHEN name IN ('turns', 'calls', 'attempts') THEN
-                value::text !~ '^[0-9]{{1,10}}$' OR value::bigint > 2147483647
+{_LIMITS}
             ELSE true END) THEN
-        RAISE EXCEPTION 'a budget holds whole numbers under turns, calls, attempts and wall_clock_ms, not %',
+        RAISE EXCEPTION 'a budget holds whole numbers, within their ranges, under {_NAMED}, not %',
             left(p_budget::text, 200) USING ERRCODE = 'FP422';
     END IF;
     IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
+    END IF;
+    IF p_traceparent !~ '{TRACEPARENT}' THEN
+        RAISE EXCEPTION 'a traceparent is one of W3C Trace Context, not %', left(p_traceparent, 200)
+            USING ERRCODE = 'FP422';
     END IF;
     -- In seconds: a day is 24 hours here, whatever the session's time zone makes of it.
     v_deadline := make_interval(secs => extract(epoch FROM p_deadline)::double precision);
@@ -103,9 +126,9 @@ BEGIN
         'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget,
         'on_stop', p_on_stop);
     INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
-                                created_at, deadline, ready_at)
+                                created_at, deadline, ready_at, traceparent)
     VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
-            v_now, v_now + v_deadline, v_now)
+            v_now, v_now + v_deadline, v_now, p_traceparent)
     ON CONFLICT (run_key, tenant) WHERE run_key <> '' DO NOTHING RETURNING * INTO v_run;
     IF FOUND THEN
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
@@ -167,4 +190,22 @@ GRANT UPDATE ON fencepost.principals TO fencepost_operator;
 GRANT UPDATE (revoked_at, revoked_by) ON fencepost.delegations TO fencepost_operator;
 GRANT DELETE ON fencepost.withdrawn TO fencepost_operator;
 GRANT INSERT, UPDATE, DELETE ON fencepost.allowances TO fencepost_worker, fencepost_operator;
+"""
+API_GRANTS = """
+GRANT USAGE ON SCHEMA fencepost TO fencepost_api;
+GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.payloads, fencepost.signals,
+    fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
+    fencepost.allowances, fencepost.epochs TO fencepost_api;
+GRANT INSERT ON fencepost.events, fencepost.outbox TO fencepost_api;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.allowances
+    TO fencepost_api;
+GRANT DELETE ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE (last_used_at) ON fencepost.api_tokens TO fencepost_api;
+GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_api;
+GRANT EXECUTE ON FUNCTION fencepost.signal_run TO fencepost_producer, fencepost_operator, fencepost_api;
+REVOKE SELECT ON fencepost.api_tokens FROM fencepost_worker, fencepost_reader;
+GRANT INSERT ON fencepost.api_tokens TO fencepost_operator;
+GRANT UPDATE (revoked_at, revoked_by) ON fencepost.api_tokens TO fencepost_operator;
+GRANT SELECT (id, tenant, principals, scopes, note, created_at, created_by, login, expires_at, last_used_at,
+    revoked_at, revoked_by) ON fencepost.api_tokens TO fencepost_reader;
 """

@@ -5,7 +5,11 @@ from __future__ import annotations
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
-_UNCHANGING = """
+_OF_MODELS = words(
+    frozenset({"ModelRequestStarted", "ModelResponseRecorded", "ModelOutcomeUnknown", "RunCompleted"})
+)
+
+_UNCHANGING = f"""
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
             NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
             NEW.traceparent)
@@ -41,6 +45,25 @@ _UNCHANGING = """
            OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
            OR NEW.bytes < OLD.bytes THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        -- What models use and hold moves by what the events of this change say, and by nothing else.
+        IF (OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, NEW.tokens, NEW.cost, NEW.held_tokens,
+                NEW.held_cost) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
+            SELECT coalesce(sum((e.body #>> '{{spent,tokens}}')::bigint), 0) AS tokens,
+                   coalesce(sum((e.body #>> '{{spent,cost}}')::bigint), 0) AS cost,
+                   count(*) AS told, max(e.seq) AS last INTO asked
+            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.call IS NULL
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ({_OF_MODELS});
+            SELECT coalesce((e.body #>> '{{held,tokens}}')::bigint, 0) AS tokens,
+                   coalesce((e.body #>> '{{held,cost}}')::bigint, 0) AS cost INTO holds
+            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.last;
+            IF (NEW.tokens, NEW.cost) <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost)
+               OR (asked.told = 0
+                   AND (NEW.held_tokens, NEW.held_cost) <> (OLD.held_tokens, OLD.held_cost))
+               OR (asked.told > 0 AND (NEW.held_tokens, NEW.held_cost) <> (holds.tokens, holds.cost)) THEN
+                RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
 """
 
@@ -113,6 +136,8 @@ DECLARE
     by_call uuid;
     via text;
     head uuid;
+    asked record;
+    holds record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
@@ -140,9 +165,12 @@ BEGIN
 {_UNCHANGING.strip(chr(10))}
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures)
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.tokens, NEW.cost,
+            NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures) THEN
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.tokens, OLD.cost,
+            OLD.held_tokens, OLD.held_cost, OLD.markers)
+       OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
 {_PRESENTED.strip(chr(10))}
     END IF;
     RETURN NEW;

@@ -7,9 +7,66 @@ ALTER TABLE fencepost.runs
     ADD COLUMN bytes bigint DEFAULT 0 NOT NULL, ADD COLUMN fruitless integer DEFAULT 0 NOT NULL,
     ADD COLUMN detached integer DEFAULT 0 NOT NULL, ADD COLUMN depth integer DEFAULT 0 NOT NULL,
     ADD COLUMN root uuid, ADD COLUMN parent uuid, ADD COLUMN parent_call uuid, ADD COLUMN below text,
-    ADD COLUMN markers text, ADD COLUMN traceparent text;
+    ADD COLUMN markers text, ADD COLUMN traceparent text, ADD COLUMN outages integer DEFAULT 0 NOT NULL;
 -- Which run a call has started, and whether its turn still waits for it.
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
+
+-- A producer may say whose trace its run belongs to.
+DROP FUNCTION fencepost.enqueue_run(text, text, text, integer, text, jsonb, interval, jsonb, text, uuid);
+
+-- Messages to runs, and the tokens of producers over HTTP.
+DO $$ BEGIN
+    CREATE ROLE fencepost_api NOLOGIN;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN
+    NULL;  -- roles are shared by all databases of a cluster
+END $$;
+CREATE TABLE fencepost.signals (
+    tenant TEXT NOT NULL,
+    run UUID NOT NULL,
+    number INTEGER NOT NULL,
+    key TEXT NOT NULL,
+    name TEXT NOT NULL,
+    body JSONB NOT NULL,
+    sender TEXT NOT NULL,
+    sent_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    CONSTRAINT signals_pkey PRIMARY KEY (run, number, tenant)
+);
+CREATE UNIQUE INDEX signals_key ON fencepost.signals (run, key, tenant);
+CREATE TABLE fencepost.api_tokens (
+    id TEXT NOT NULL,
+    tenant TEXT NOT NULL,
+    principals TEXT NOT NULL,
+    scopes TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    note TEXT DEFAULT '' NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    created_by TEXT NOT NULL,
+    login TEXT NOT NULL,
+    expires_at TIMESTAMP WITH TIME ZONE,
+    last_used_at TIMESTAMP WITH TIME ZONE,
+    revoked_at TIMESTAMP WITH TIME ZONE,
+    revoked_by TEXT,
+    CONSTRAINT api_tokens_pkey PRIMARY KEY (id)
+);
+GRANT SELECT ON fencepost.signals, fencepost.api_tokens TO fencepost_worker, fencepost_operator, fencepost_reader;
+GRANT USAGE ON SCHEMA fencepost TO fencepost_api;
+GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.payloads, fencepost.signals,
+    fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
+    fencepost.allowances, fencepost.epochs TO fencepost_api;
+GRANT INSERT ON fencepost.events, fencepost.outbox TO fencepost_api;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.allowances
+    TO fencepost_api;
+GRANT DELETE ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE (last_used_at) ON fencepost.api_tokens TO fencepost_api;
+REVOKE SELECT ON fencepost.api_tokens FROM fencepost_worker, fencepost_reader;
+GRANT INSERT ON fencepost.api_tokens TO fencepost_operator;
+GRANT UPDATE (revoked_at, revoked_by) ON fencepost.api_tokens TO fencepost_operator;
+GRANT SELECT (id, tenant, principals, scopes, note, created_at, created_by, login, expires_at, last_used_at,
+    revoked_at, revoked_by) ON fencepost.api_tokens TO fencepost_reader;
+CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON fencepost.signals
+    FOR EACH ROW EXECUTE FUNCTION fencepost.append_only();
+CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.signals
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
@@ -380,6 +437,8 @@ DECLARE
     by_call uuid;
     via text;
     head uuid;
+    asked record;
+    holds record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
@@ -440,11 +499,33 @@ BEGIN
            OR NEW.bytes < OLD.bytes THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
+        -- What models use and hold moves by what the events of this change say, and by nothing else.
+        IF (OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, NEW.tokens, NEW.cost, NEW.held_tokens,
+                NEW.held_cost) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
+            SELECT coalesce(sum((e.body #>> '{spent,tokens}')::bigint), 0) AS tokens,
+                   coalesce(sum((e.body #>> '{spent,cost}')::bigint), 0) AS cost,
+                   count(*) AS told, max(e.seq) AS last INTO asked
+            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.call IS NULL
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ModelOutcomeUnknown', 'ModelRequestStarted', 'ModelResponseRecorded', 'RunCompleted');
+            SELECT coalesce((e.body #>> '{held,tokens}')::bigint, 0) AS tokens,
+                   coalesce((e.body #>> '{held,cost}')::bigint, 0) AS cost INTO holds
+            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.last;
+            IF (NEW.tokens, NEW.cost) <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost)
+               OR (asked.told = 0
+                   AND (NEW.held_tokens, NEW.held_cost) <> (OLD.held_tokens, OLD.held_cost))
+               OR (asked.told > 0 AND (NEW.held_tokens, NEW.held_cost) <> (holds.tokens, holds.cost)) THEN
+                RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
+        END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures)
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.tokens, NEW.cost,
+            NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures) THEN
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.tokens, OLD.cost,
+            OLD.held_tokens, OLD.held_cost, OLD.markers)
+       OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
         IF by_office = 'call' THEN
             via := 'call';
             IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.tenant = NEW.tenant AND c.id = by_call
@@ -504,3 +585,207 @@ BEGIN
     END IF;
     RETURN NEW;
 END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'token %: it is revoked, never deleted', OLD.id USING ERRCODE = 'FP004';
+    ELSIF TG_OP = 'INSERT' THEN
+        NEW.login := session_user;
+        NEW.created_at := fencepost.now();
+        IF num_nonnulls(NEW.last_used_at, NEW.revoked_at, NEW.revoked_by) <> 0
+           OR NEW.digest !~ '^[0-9a-f]{64}$' OR '' IN (trim(NEW.tenant), trim(NEW.created_by)) THEN
+            RAISE EXCEPTION 'token %: it begins unused, with a digest and an owner', NEW.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF (NEW.id, NEW.tenant, NEW.principals, NEW.scopes, NEW.digest, NEW.note, NEW.created_at, NEW.created_by,
+        NEW.login, NEW.expires_at)
+       IS DISTINCT FROM
+       (OLD.id, OLD.tenant, OLD.principals, OLD.scopes, OLD.digest, OLD.note, OLD.created_at, OLD.created_by,
+        OLD.login, OLD.expires_at)
+       OR OLD.revoked_at IS NOT NULL
+          AND (NEW.revoked_at, NEW.revoked_by) IS DISTINCT FROM (OLD.revoked_at, OLD.revoked_by)
+       OR (NEW.revoked_at IS NULL) <> (NEW.revoked_by IS NULL) THEN
+        RAISE EXCEPTION 'token %: what it may does not change, and what is revoked stays so', OLD.id
+            USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER guard_api_token BEFORE INSERT OR UPDATE OR DELETE ON fencepost.api_tokens
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_api_token();
+
+CREATE OR REPLACE FUNCTION fencepost.enqueue_run(
+    p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
+    p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
+    p_id uuid DEFAULT gen_random_uuid(), p_traceparent text DEFAULT NULL
+) RETURNS TABLE (run uuid, created boolean)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    v_now timestamptz := fencepost.now();
+    v_request jsonb;
+    v_deadline interval;
+    v_usual CONSTANT jsonb := '{"turns": 16, "calls": 64, "attempts": 256, "events": 50000, "bytes": 52428800, "depth": 4, "children": 16, "fruitless": 5, "repeats": 5}';
+    v_run fencepost.runs;
+BEGIN
+    IF coalesce(p_tenant, '') = '' OR coalesce(p_run_key, '') = '' OR coalesce(p_planner, '') = ''
+       OR coalesce(p_principal, '') = '' OR p_version IS NULL OR p_input IS NULL OR p_budget IS NULL THEN
+        RAISE EXCEPTION 'tenant, run key, planner, version, principal, input and budget are required'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF p_version < 1 THEN
+        RAISE EXCEPTION 'version is a whole number from 1 on, not %', p_version USING ERRCODE = 'FP422';
+    END IF;
+    IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
+       OR length(p_planner) > 200 THEN
+        RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
+            USING ERRCODE = 'FP422';
+    END IF;
+    -- First, and no deeper than asked: what follows may not bear the rest.
+    IF jsonb_path_exists(p_input, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")') THEN
+        RAISE EXCEPTION 'a run''s input is nested at most 64 levels deep' USING ERRCODE = 'FP422';
+    END IF;
+    IF octet_length(p_input::text) > 1048576 THEN
+        RAISE EXCEPTION 'a run''s input is at most 1 MiB; keep the rest elsewhere and pass a reference'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF p_input::text ~ '([0-9.]{200}){2}[0-9.]' AND EXISTS (
+        SELECT 1 FROM jsonb_path_query(p_input, 'strict $.** ? (@.type() == "number")') AS n
+        WHERE length(translate(n::text, '-.', '')) > 400) THEN
+        RAISE EXCEPTION 'a number in a run''s input has at most 400 digits; pass longer ones as text'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF p_deadline IS NULL OR p_deadline <= interval '0' THEN
+        RAISE EXCEPTION 'the deadline lies in the past; give one that lies ahead' USING ERRCODE = 'FP422';
+    END IF;
+    IF p_deadline > interval '3650 days' THEN
+        RAISE EXCEPTION 'a deadline is at most 3650 days ahead' USING ERRCODE = 'FP422';
+    END IF;
+    IF jsonb_typeof(p_budget) <> 'object' OR EXISTS (
+        SELECT 1 FROM jsonb_each(p_budget) AS b (name, value) WHERE CASE
+            WHEN name = 'tainted' THEN value <> 'true'
+            WHEN name = 'turns' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'calls' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'attempts' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'tokens' THEN value <> 'null' AND (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 9007199254740991)
+            WHEN name = 'cost' THEN value <> 'null' AND (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 9007199254740991)
+            WHEN name = 'events' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'bytes' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 9007199254740991)
+            WHEN name = 'depth' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'children' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 0 AND 2147483647)
+            WHEN name = 'fruitless' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 1 AND 2147483647)
+            WHEN name = 'repeats' THEN (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 2 AND 2147483647)
+            WHEN name = 'wall_clock_ms' THEN value <> 'null' AND (value::text !~ '^[0-9]{1,16}$' OR value::bigint NOT BETWEEN 1 AND 315360000000)
+            ELSE true END) THEN
+        RAISE EXCEPTION 'a budget holds whole numbers, within their ranges, under turns, calls, attempts, tokens, cost, events, bytes, depth, children, fruitless, repeats, wall_clock_ms, not %',
+            left(p_budget::text, 200) USING ERRCODE = 'FP422';
+    END IF;
+    IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
+        RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
+    END IF;
+    IF p_traceparent !~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?$' THEN
+        RAISE EXCEPTION 'a traceparent is one of W3C Trace Context, not %', left(p_traceparent, 200)
+            USING ERRCODE = 'FP422';
+    END IF;
+    -- In seconds: a day is 24 hours here, whatever the session's time zone makes of it.
+    v_deadline := make_interval(secs => extract(epoch FROM p_deadline)::double precision);
+    v_request := jsonb_build_object('planner', p_planner, 'version', p_version, 'principal', p_principal,
+        'input', p_input, 'deadline', extract(epoch FROM p_deadline), 'budget', p_budget,
+        'on_stop', p_on_stop);
+    INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request, on_stop,
+                                created_at, deadline, ready_at, traceparent)
+    VALUES (p_tenant, p_id, p_run_key, p_planner, p_version, p_principal, v_request, p_on_stop,
+            v_now, v_now + v_deadline, v_now, p_traceparent)
+    ON CONFLICT (run_key, tenant) WHERE run_key <> '' DO NOTHING RETURNING * INTO v_run;
+    IF FOUND THEN
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
+        VALUES (p_tenant, p_id, 'run', p_id, 1, 'planner', v_now, v_now);
+        RETURN QUERY SELECT p_id, true;
+        RETURN;
+    END IF;
+    SELECT * INTO v_run FROM fencepost.runs r
+    WHERE r.tenant = p_tenant AND r.run_key = p_run_key AND r.run_key <> '';
+    -- The same request by its values: 1 is 1.0, the order of keys is none, a budget's absent limits are the
+    -- usual ones.
+    IF v_run.request <> v_request AND (v_run.request - 'budget' <> v_request - 'budget'
+            OR v_usual || jsonb_strip_nulls(v_run.request -> 'budget')
+               <> v_usual || jsonb_strip_nulls(p_budget)) THEN
+        RAISE EXCEPTION 'run key % of tenant % is taken by another request: that of run %',
+            p_run_key, p_tenant, v_run.id USING ERRCODE = 'FP409',
+            DETAIL = 'Input, planner, version, principal, deadline, budget and on_stop count.',
+            HINT = 'Use another run key, or send what was sent first.',
+            CONSTRAINT = v_run.id::text;
+    END IF;
+    RETURN QUERY SELECT v_run.id, false;
+END $$;
+
+REVOKE ALL ON FUNCTION fencepost.enqueue_run FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
+
+GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_api;
+
+CREATE OR REPLACE FUNCTION fencepost.signal_run(
+    p_tenant text, p_run uuid, p_key text, p_name text, p_body jsonb, p_sender text
+) RETURNS TABLE (number integer, created boolean, sent_at timestamptz)
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    v_run fencepost.runs;
+    v_sent fencepost.signals;
+    v_now timestamptz;
+    v_number integer;
+BEGIN
+    IF coalesce(p_key, '') = '' OR coalesce(p_name, '') = '' OR coalesce(p_sender, '') = ''
+       OR p_body IS NULL THEN
+        RAISE EXCEPTION 'a signal''s key, name, body and sender are required' USING ERRCODE = 'FP422';
+    END IF;
+    IF length(p_key) > 200 OR length(p_name) > 100 OR length(p_sender) > 300 THEN
+        RAISE EXCEPTION 'a signal''s key has at most 200 characters, its name 100, its sender 300'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF jsonb_path_exists(p_body, 'strict $.**{64} ? (@.type() == "object" || @.type() == "array")') THEN
+        RAISE EXCEPTION 'a signal''s body is nested at most 64 levels deep' USING ERRCODE = 'FP422';
+    END IF;
+    IF octet_length(p_body::text) > 65536 THEN
+        RAISE EXCEPTION 'a signal''s body is at most 65536 bytes of JSON; pass a reference to the rest'
+            USING ERRCODE = 'FP422';
+    END IF;
+    SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.id = p_run FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no run %', p_run USING ERRCODE = 'FP404';
+    END IF;
+    SELECT * INTO v_sent FROM fencepost.signals s
+    WHERE s.run = p_run AND s.key = p_key AND s.tenant = p_tenant;
+    IF FOUND THEN
+        IF (v_sent.name, v_sent.body, v_sent.sender) IS DISTINCT FROM (p_name, p_body, p_sender) THEN
+            RAISE EXCEPTION 'key % of run % is that of another signal, number %', p_key, p_run, v_sent.number
+                USING ERRCODE = 'FP409', HINT = 'Use another key, or send what was sent first.';
+        END IF;
+        RETURN QUERY SELECT v_sent.number, false, v_sent.sent_at;
+        RETURN;
+    END IF;
+    IF v_run.status NOT IN ('QUEUED', 'PLANNING', 'ACTING') THEN
+        RAISE EXCEPTION 'run % is %: its planner is not asked any more', p_run, v_run.status
+            USING ERRCODE = 'FP410';
+    END IF;
+    v_number := coalesce((SELECT max(s.number) FROM fencepost.signals s
+        WHERE s.run = p_run AND s.tenant = p_tenant), 0) + 1;
+    IF v_number > 1000 THEN
+        RAISE EXCEPTION 'run % has 1000 signals, and takes no more', p_run USING ERRCODE = 'FP422';
+    END IF;
+    v_now := fencepost.now();  -- once the lock is held (R6)
+    INSERT INTO fencepost.signals (tenant, run, number, key, name, body, sender, sent_at)
+    VALUES (p_tenant, p_run, v_number, p_key, p_name, p_body, p_sender, v_now);
+    -- Only a run that its turn lets go on: one with open calls would be claimed in vain, and one whose planner
+    -- failed waits as long as that takes.
+    UPDATE fencepost.outbox o SET due_at = v_now, publish_at = least(o.publish_at, v_now)
+    WHERE o.tenant = p_tenant AND o.subject = p_run AND o.queue = 'planner' AND o.worker IS NULL
+      AND o.due_at > v_now AND o.dead_at IS NULL AND v_run.status = 'ACTING' AND v_run.open = v_run.detached;
+    RETURN QUERY SELECT v_number, true, v_now;
+END $$;
+
+REVOKE ALL ON FUNCTION fencepost.signal_run FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fencepost.signal_run TO fencepost_producer, fencepost_operator, fencepost_api;
