@@ -54,6 +54,8 @@ COMMANDS: Final = {
     "delegate": "fencepost_ops.commands.delegations:delegate",
     "revoke": "fencepost_ops.commands.delegations:revoke",
     "keys": "fencepost_ops.commands.keys:keys",
+    "tokens": "fencepost_ops.commands.tokens:tokens_",
+    "api": "fencepost_ops.commands.api:api",
     "allowances": "fencepost_ops.commands.allowances:allowances",
     "doctor": "fencepost_ops.commands.doctor:doctor",
     "migrate": "fencepost_ops.commands.migrate:migrate",
@@ -62,7 +64,7 @@ COMMANDS: Final = {
 """Every command and where it lives; a module is imported when its command is asked for."""
 
 SECTIONS: Final = {
-    "Run a fleet": ("up", "migrate", "logins", "doctor"),
+    "Run a fleet": ("up", "api", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
     "Approve": ("approvals", "approve", "deny", "explain"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
@@ -74,6 +76,7 @@ SECTIONS: Final = {
         "delegate",
         "revoke",
         "keys",
+        "tokens",
         "allowances",
     ),
     "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),

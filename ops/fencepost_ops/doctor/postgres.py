@@ -23,6 +23,7 @@ ROLES: Final = (
     "fencepost_producer",
     "fencepost_operator",
     "fencepost_reader",
+    "fencepost_api",
 )
 
 

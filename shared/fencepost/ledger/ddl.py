@@ -5,9 +5,11 @@ from __future__ import annotations
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
+from fencepost.ledger import api_schema as _api_schema  # noqa: F401 - declares its tables
 from fencepost.ledger import authority_schema as _authority_schema  # noqa: F401 - declares its tables
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
-from fencepost.ledger.roles import CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
+from fencepost.ledger.guards.api import SIGNAL
+from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
 from fencepost.ledger.schema import SCHEMA, metadata
 
 
@@ -22,7 +24,7 @@ def statements(*, movable_clock: bool = False) -> list[str]:
     indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
     made += [str(CreateIndex(i).compile(dialect=dialect)).strip() + ";" for i in indexes]
     clock = [MOVABLE_CLOCK] if movable_clock else []
-    producers = [ENQUEUE, REFUSE_INTAKE]
+    producers = [ENQUEUE, REFUSE_INTAKE, SIGNAL]
     return [
         f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};",
         CREATE_ROLES,
@@ -31,4 +33,5 @@ def statements(*, movable_clock: bool = False) -> list[str]:
         *clock,
         *producers,
         GRANTS,
+        API_GRANTS,
     ]

@@ -16,6 +16,7 @@ Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `
 from __future__ import annotations
 
 from fencepost.ledger.guards.allowances import GUARD_ALLOWANCES
+from fencepost.ledger.guards.api import GUARD_API
 from fencepost.ledger.guards.authority import GUARD_AUTHORITY
 from fencepost.ledger.guards.calls import GUARD_CALLS
 from fencepost.ledger.guards.epochs import GUARD_EPOCHS
@@ -48,4 +49,5 @@ GUARDS = (
     GUARD_EPOCHS,
     GUARD_AUTHORITY,
     GUARD_ALLOWANCES,
+    GUARD_API,
 )
