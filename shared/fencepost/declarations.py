@@ -67,6 +67,7 @@ class ToolOptions(TypedDict, total=False):
     untrusted: bool | None
     egress: bool
     secrets: tuple[str, ...]
+    poller: bool
     max_output_bytes: int
     inline_bytes: int
     promote: tuple[str, ...] | None
@@ -104,6 +105,7 @@ def declared_tool(
         untrusted=options.get("untrusted"),
         egress=options.get("egress", False),
         secrets=declared(name, options.get("secrets", ())),
+        poller=options.get("poller", False),
         output=_output(name, options),
         tenant_fields=options.get("tenant_fields", ("tenant",)),
         key=options.get("key"),

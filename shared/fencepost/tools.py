@@ -211,6 +211,10 @@ class Tool:
     """Whether it carries data out of the tenant's hands: after untrusted output it needs an approval."""
     secrets: tuple[str, ...] = ()
     """Names, or patterns with `*`, of the secrets its arguments may name."""
+    poller: bool = False
+    """Whether asking the same again and learning the same is its use: it counts as no standstill of a run,
+    which turns, time and cost still bound.
+    """
     output: Output = USUAL
     """How much of its output is kept, and what of it a planner is shown."""
     child: "ChildSpec | None" = None
@@ -266,6 +270,8 @@ class Tool:
             parts.append({"egress": self.egress, "untrusted": self.untrusted})
         if self.secrets:
             parts.append({"secrets": list(self.secrets)})
+        if self.poller:
+            parts.append({"poller": True})
         if self.output != USUAL:
             parts.append({"output": self.output.row()})
         if self.child is not None:
