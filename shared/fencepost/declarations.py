@@ -1,9 +1,9 @@
 """Tools while they are declared: the handles whose decorators add a tool's other parts, and its checks."""
 
 import inspect
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypedDict, TypeVar, get_type_hints
+from typing import Any, Generic, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 
@@ -12,6 +12,7 @@ from fencepost.contracts import Contract, Effect
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotApplied, UsageError
+from fencepost.mcp import ToolCall, ToolResult
 from fencepost.money import Money
 from fencepost.output import INLINE_BYTES, MAX_OUTPUT_BYTES, Output
 from fencepost.secrets import NAMES_A_SECRET, declared
@@ -71,6 +72,10 @@ class ToolOptions(TypedDict, total=False):
     max_output_bytes: int
     inline_bytes: int
     promote: tuple[str, ...] | None
+    describe: str
+    memory: "MemorySpec | None"
+    doubtful: Callable[[Any], bool] | None
+    grounds: Callable[[Any], Iterable[Mapping[str, Any]]] | None
 
 
 def declared_tool(
@@ -109,6 +114,10 @@ def declared_tool(
         output=_output(name, options),
         tenant_fields=options.get("tenant_fields", ("tenant",)),
         key=options.get("key"),
+        describe=options.get("describe", ""),
+        memory=options.get("memory"),
+        doubtful=options.get("doubtful"),
+        grounds=options.get("grounds"),
     )
 
 
@@ -181,7 +190,7 @@ class HttpTool(ToolHandle[ArgsT, ResultT]):
     def __call__(self, args: ArgsT) -> Request:
         """The request for these arguments; nothing is sent."""
         assert self.tool.request is not None
-        return self.tool.request(args)
+        return cast("Request", self.tool.request(args))
 
     def parse(
         self, function: Callable[[Response], ResultT | NotApplied]
@@ -199,6 +208,47 @@ class HttpTool(ToolHandle[ArgsT, ResultT]):
         self, function: Callable[[Response, ArgsT], LookupResult]
     ) -> Callable[[Response, ArgsT], LookupResult]:
         """Declare how a lookup's answer is read. By default 200 is found, 404 absent, all else unclear."""
+        self._add("lookup_parse", function)
+        return function
+
+
+class McpTool(ToolHandle[ArgsT, ResultT]):
+    """A tool of an MCP server; called, it gives the call that is made."""
+
+    def __call__(self, args: ArgsT) -> ToolCall:
+        """The call for these arguments; nothing is sent."""
+        assert self.tool.request is not None
+        return cast("ToolCall", self.tool.request(args))
+
+    def sends(
+        self, function: Callable[[ArgsT], Mapping[str, Any] | BaseModel]
+    ) -> Callable[[ArgsT], Mapping[str, Any] | BaseModel]:
+        """Declare the pure function that makes the remote arguments, where they are not ours as they are."""
+        remote = self.tool.mcp
+        assert remote is not None
+        name = remote.name
+        made = {"request": lambda args: ToolCall(name, function(args))}
+        self._registry[self._key] = replace(self.tool, **made)
+        return function
+
+    def parse(
+        self, function: Callable[[ToolResult], ResultT | NotApplied]
+    ) -> Callable[[ToolResult], ResultT | NotApplied]:
+        """Declare the pure function that reads a result. What it raises leaves the effect done, and nobody
+        vouches for the result; only NotApplied says that nothing happened.
+        """
+        self._add("parse", function)
+        return function
+
+    def lookup(self, function: Callable[[ArgsT, str], ToolCall]) -> Callable[[ArgsT, str], ToolCall]:
+        """Declare the pure function that asks, by a tool of the same server, whether a key's effect happened."""
+        self._add("lookup", function)
+        return function
+
+    def lookup_parse(
+        self, function: Callable[[ToolResult, ArgsT], LookupResult]
+    ) -> Callable[[ToolResult, ArgsT], LookupResult]:
+        """Declare how a lookup's result is read; there is no default."""
         self._add("lookup_parse", function)
         return function
 
@@ -228,6 +278,7 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
         yield "has a lookup function, but its contract does not say what it proves; add lookup=Lookup(...)"
     if tool.lookup_parse is not None and not tool.has_lookup:
         yield "has lookup_parse, but no lookup function"
+    yield from _mcp_problems(tool)
     if tool.key is not None and tool.key.place is Place.HEADER:
         sent = {name.lower() for name, _ in tool.dependency.headers}
         if tool.key.name.lower() in sent:
@@ -235,6 +286,15 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
     yield from _model_problems(tool)
     if grants is not None:
         yield from _grant_problems(tool, grants)
+
+
+def _mcp_problems(tool: Tool) -> Iterator[str]:
+    if tool.kind != "mcp":
+        return
+    if tool.has_lookup and tool.lookup_parse is None:
+        yield "has a lookup, and no lookup_parse: nobody else knows what an MCP server's answer says"
+    if tool.key is not None and tool.key.place is not Place.BODY:
+        yield "is of an MCP server, whose key travels in the call: KeyCarrier(Place.BODY, 'arguments.NAME')"
 
 
 def _model_problems(tool: Tool) -> Iterator[str]:

@@ -24,6 +24,7 @@ from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.fields import TenantId
 from fencepost.joins import Join
+from fencepost.mcp import Remote, ToolCall
 from fencepost.money import Money
 from fencepost.output import USUAL, Output
 from fencepost.secrets import CONTEXT, Secret, SecretRef
@@ -182,17 +183,17 @@ class Tool:
 
     name: str
     version: int
-    kind: Literal["http", "python", "run"]
+    kind: Literal["http", "python", "run", "mcp"]
     effect: Effect
     dependency: DependencySpec
     contract: Contract
     arguments: type[BaseModel]
     returns: type[BaseModel] | None = None
     intent: Intent = PER_PROPOSAL
-    request: Callable[[Any], Request] | None = None
-    parse: Callable[[Response], Any] | None = None
-    lookup: Callable[[Any, str], Request] | None = None
-    lookup_parse: Callable[[Response, Any], LookupResult] | None = None
+    request: Callable[[Any], Request | ToolCall] | None = None
+    parse: Callable[[Any], Any] | None = None
+    lookup: Callable[[Any, str], Request | ToolCall] | None = None
+    lookup_parse: Callable[[Any, Any], LookupResult] | None = None
     compensate: Callable[[Any, Any], Proposal] | None = None
     same: Callable[[Any, Any], bool] | None = None
     check: Callable[[Any], object] | None = None
@@ -217,6 +218,8 @@ class Tool:
     """
     output: Output = USUAL
     """How much of its output is kept, and what of it a planner is shown."""
+    describe: str = ""
+    """What a model is told it does; empty: the docstring of its function."""
     child: "ChildSpec | None" = None
     """The run it starts, for a tool of kind `run`."""
     memory: "MemorySpec | None" = None
@@ -225,6 +228,13 @@ class Tool:
     """From a result, as JSON, to whether nobody vouches for this very one, of a tool that taints by some."""
     grounds: Callable[[Any], Sequence[Mapping[str, Any]]] | None = None
     """From a result, as JSON, to what it rests on: that is recorded with it."""
+    mcp: Remote | None = None
+    """What it is at its MCP server, for a tool of kind `mcp`."""
+
+    @property
+    def sends_request(self) -> bool:
+        """Whether a stored request is what it is: of kind `http` or `mcp`."""
+        return self.kind in {"http", "mcp"}
 
     @property
     def taints(self) -> bool:
@@ -274,6 +284,8 @@ class Tool:
             parts.append({"poller": True})
         if self.output != USUAL:
             parts.append({"output": self.output.row()})
+        if self.mcp is not None:
+            parts.append({"mcp": [self.mcp.name, self.mcp.definition, self.mcp.errors_apply_nothing]})
         if self.child is not None:
             parts.append({"child": self.child.to_json()})
         return digest("fencepost.tool.v1", parts)
