@@ -1,9 +1,9 @@
 """Tools while they are declared: the handles whose decorators add a tool's other parts, and its checks."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypedDict, TypeVar, cast, get_type_hints
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 
@@ -26,6 +26,9 @@ from fencepost.tools import (
     Response,
     Tool,
 )
+
+if TYPE_CHECKING:
+    from fencepost.memory import MemorySpec
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")

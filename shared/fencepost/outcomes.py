@@ -288,6 +288,19 @@ def fits(tool: Tool, result: object, text: str) -> bool:
     return True
 
 
+def doubtful(tool: Tool, text: str) -> bool:
+    """Whether nobody vouches for this very result, kept as this text, of a tool that taints by some only.
+
+    What was cut, or cannot be judged, is vouched for by nobody.
+    """
+    if tool.doubtful is None:
+        return False
+    try:
+        return tool.doubtful(json.loads(text))
+    except Exception:  # noqa: BLE001 - a text that was cut has none of the fields
+        return True
+
+
 def receipt_of(tool: Tool, result: object) -> str | None:
     """The downstream's reference in a result, as the tool says where to find it; None if there is none."""
     try:
@@ -331,7 +344,14 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
         result = read_result(tool, response)
         same = tool.same is None or bool(tool.same(args, result))
         return Found(receipt_of(tool, result), result, same_arguments=same)
-    answer: object = tool.lookup_parse(response, args)
+    return heard(tool, args, tool.lookup_parse(response, args))
+
+
+def heard(tool: Tool, args: Any, answer: object) -> LookupResult:
+    """What a tool's `lookup_parse` gave, held against its `same`; Unclear for what is no answer of one.
+
+    Raises whatever `same` raises.
+    """
     if isinstance(answer, Found):
         same = answer.same_arguments
         if tool.same is not None and answer.result is not None:  # without a result its own word counts

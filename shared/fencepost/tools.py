@@ -6,7 +6,7 @@ arguments are bound. Nothing here does I/O.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum, StrEnum
@@ -226,7 +226,7 @@ class Tool:
     """The memory it works on; the worker has its function."""
     doubtful: Callable[[Any], bool] | None = None
     """From a result, as JSON, to whether nobody vouches for this very one, of a tool that taints by some."""
-    grounds: Callable[[Any], Sequence[Mapping[str, Any]]] | None = None
+    grounds: Callable[[Any], Iterable[Mapping[str, Any]]] | None = None
     """From a result, as JSON, to what it rests on: that is recorded with it."""
     mcp: Remote | None = None
     """What it is at its MCP server, for a tool of kind `mcp`."""

@@ -22,9 +22,10 @@ from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
 from fencepost_workers import forks, redaction, signing
 from fencepost_workers.role import Held, Message, Role
-from fencepost_workers.tools import redirects
+from fencepost_workers.tools import memory, redirects
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
+from fencepost_workers.tools.retrieval import grounded
 from fencepost_workers.tools.secrets import NONE, Resolved, SecretUnavailable, files_and_variables, resolve
 
 log = logging.getLogger(__name__)
@@ -71,6 +72,7 @@ async def attempt(role: Role, order: c.Send, held: Held) -> c.RecordOutcome:
 
 def _record(role: Role, order: c.Send, held: Held, outcome: Outcome, requests: int) -> c.RecordOutcome:
     call = order.call
+    outcome, grounds = grounded(role.worker.app.registry[call.tool, call.tool_version], outcome)
     result = payload(outcome.result_json_text) if isinstance(outcome, Applied) else None
     return c.RecordOutcome(
         **role.stamped(call.tenant, call.run),
@@ -81,6 +83,7 @@ def _record(role: Role, order: c.Send, held: Held, outcome: Outcome, requests: i
         requests=requests,
         result=result,
         scope=call.scope,
+        grounds=grounds,
         payloads=(result,) if result else (),
     )
 
@@ -111,6 +114,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         if stored is None:
             late, hide = partial(_file_late, role, order, held, credentials), credentials.hide
             handed = _handed(order, held, secrets)
+            tool = memory.served(role.worker, tool, order)
             outcome = await run_python(tool, args, handed, role.worker.executor, late, hide)
         else:
             sending = _send(role, tool, args, order, held, stored, allowed, headers, credentials, capability)
@@ -177,6 +181,7 @@ def _handed(order: c.Send, held: Held, secrets: Resolved) -> Attempt:
         remaining=lambda: held.remaining(order.timeout),
         capability=order.capability.to_json() if order.capability else {},
         secrets=secrets.handed,
+        tenant=order.call.tenant,
     )
 
 

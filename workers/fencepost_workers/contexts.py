@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from fencepost.ledger.reads import ContextCall, Subject
-from fencepost.outcomes import fits
+from fencepost.outcomes import doubtful, fits
 from fencepost.output import Output, shown, told_error, told_receipt, withheld
 from fencepost.states import CallState
 from fencepost.subjects import Run
@@ -122,7 +122,8 @@ class _View(CallView):
         tool, data = self.__dict__["_tool"], self.__dict__["_call"].result
         if tool is None or tool.taints or data is None:
             return tool is None or tool.taints
-        return not fits(tool, None, bytes(data).decode("utf-8", "surrogatepass"))
+        text = bytes(data).decode("utf-8", "surrogatepass")
+        return doubtful(tool, text) or not fits(tool, None, text)
 
     @cached_property
     def result(self) -> Any:

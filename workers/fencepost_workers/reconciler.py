@@ -25,6 +25,7 @@ from fencepost_workers.attempts import (
     secrets_of,
 )
 from fencepost_workers.role import Held, Message, Role, attempt_lease
+from fencepost_workers.tools import memory
 from fencepost_workers.tools.credentials import Credentials
 
 
@@ -71,6 +72,8 @@ class Reconciler(Role):
         """What was found, and how the question fared."""
         call = order.call
         tool = self.worker.app.registry[call.tool, call.tool_version]
+        if tool.memory is not None:
+            return await memory.looked_up(self.worker, tool, call, held.remaining(order.timeout)), {}
         try:
             args = tool.read_arguments(call.arguments)
             question = tool.lookup_request(args, call.operation or "")

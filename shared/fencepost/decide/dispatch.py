@@ -247,7 +247,8 @@ def start_attempt(
         fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)
     who, may = fold.run.principal, granted(fold, started, tool, judged.asked, deadline)
-    return Send(started, who, started.attempts, call.operation, deadline, timeout, repeat, may)
+    tainted = fold.run.tainted is not None
+    return Send(started, who, started.attempts, call.operation, deadline, timeout, repeat, may, tainted)
 
 
 def _fingerprint(call: Call, request: str) -> str:
@@ -316,6 +317,7 @@ def _applied(fold: Fold, call: Call, tool: Tool, command: RecordOutcome, outcome
         "preview": command.result.preview if command.result else None,
         "requests": command.requests,
         **({UNTRUSTED: True} if outcome.strange else brought(tool)),
+        **({"grounds": [dict(one) for one in command.grounds]} if command.grounds else {}),
     }
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 

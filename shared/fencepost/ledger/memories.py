@@ -1,0 +1,228 @@
+"""Memory in Postgres: the shipped store, and what the ledger knows of a run's own writes.
+
+A write is one statement, `fencepost.write_memory`, and its own transaction. It holds a lock of its slot until
+its COMMIT can be seen, and a lookup that gets that lock has seen every write begun before: so an absence is
+one. Nobody but an operator's login changes a version, and only to erase its value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+from uuid import UUID
+
+import psycopg
+
+from fencepost.errors import NotApplied, NotFound, UsageError
+from fencepost.ledger.connect import Connection, Pool
+from fencepost.memory import (
+    Change,
+    Conflicting,
+    Erased,
+    Listed,
+    OtherRequest,
+    Slot,
+    Stored,
+    TooLate,
+    WriteAnswer,
+    Writer,
+    Wrote,
+)
+
+_WRITE: Final = """
+SELECT said, at_version FROM fencepost.write_memory(
+    %(tenant)s, %(space)s, %(key)s, %(expected)s, %(value)s, %(restores)s, %(untrusted)s, %(operation)s,
+    %(run)s, %(call)s, %(until)s)
+"""
+_WRITTEN: Final = "SELECT said, at_version FROM fencepost.written_memory(%s, %s, %s, %s)"
+# A replica knows what it has replayed, not what there is.
+_AS_OF: Final = """
+CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() ELSE fencepost.now() END
+"""
+_READ: Final = f"""
+SELECT coalesce(m.version, 0), m.value, m.version IS NOT NULL AND NOT m.absent, m.erased_at IS NOT NULL,
+    coalesce(m.untrusted, false), {_AS_OF}
+FROM (SELECT) AS one LEFT JOIN LATERAL (
+    SELECT * FROM fencepost.memory WHERE tenant = %s AND space = %s AND key = %s
+    ORDER BY version DESC LIMIT 1) m ON true
+"""
+_KEYS: Final = """
+SELECT key, version, untrusted FROM (
+    SELECT DISTINCT ON (m.key) m.key, m.version, m.untrusted, m.absent FROM fencepost.memory m
+    WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key > %(after)s
+        AND starts_with(m.key, %(prefix)s)
+    ORDER BY m.key, m.version DESC) AS newest
+WHERE NOT absent ORDER BY key LIMIT %(limit)s
+"""
+# What the run itself and those it descends from have written; what a person settled may have any receipt.
+_OWN: Final = """
+WITH RECURSIVE line AS (
+    SELECT r.id, r.parent FROM fencepost.runs r WHERE r.tenant = %(tenant)s AND r.id = %(run)s
+    UNION ALL SELECT r.id, r.parent FROM line JOIN fencepost.runs r
+        ON r.tenant = %(tenant)s AND r.id = line.parent
+)
+SELECT coalesce(max(CASE WHEN c.receipt ~ '^[0-9]{1,16}$' THEN c.receipt::bigint END), 0)
+FROM line JOIN fencepost.calls c ON c.run = line.id AND c.tenant IS NOT DISTINCT FROM %(tenant)s
+WHERE c.tool = ANY(%(tools)s) AND c.state = 'SUCCEEDED' AND c.arguments::jsonb ->> 'key' = %(key)s
+"""
+_VERSIONS: Final = """
+SELECT version, value, absent, untrusted, restores, run, call, written_at, erased_at, erased_by, erased_reason
+FROM fencepost.memory WHERE tenant = %s AND space = %s AND key = %s ORDER BY version DESC LIMIT %s
+"""
+_ERASE: Final = """
+UPDATE fencepost.memory SET value = NULL, erased_at = fencepost.now(), erased_by = %(by)s,
+    erased_reason = %(reason)s
+WHERE tenant = %(tenant)s AND space = %(space)s AND key = %(key)s AND erased_at IS NULL AND value IS NOT NULL
+    AND version <= %(to)s
+RETURNING version
+"""
+_GROUNDING: Final = """
+SELECT seq, turn, call, label, tool, source, id, version, as_of, stale, recorded_at
+FROM fencepost.grounding WHERE tenant = %s AND run = %s ORDER BY seq, place
+"""
+
+
+class PostgresMemory:
+    """A `MemoryStore` in the database of a pool, which `fencepost migrate` has prepared."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        """See `MemoryStore.write`. NotApplied where Postgres refused the statement, and so undid it."""
+        asked = {
+            "tenant": slot.tenant,
+            "space": slot.space,
+            "key": slot.key,
+            "expected": change.expected,
+            "value": change.value,
+            "restores": change.restores,
+            "untrusted": writer.untrusted,
+            "operation": writer.operation,
+            "run": UUID(writer.run),
+            "call": UUID(writer.call),
+            "until": writer.until,
+        }
+        try:
+            said, version = self._one(_WRITE, asked)
+        except (NotFound, UsageError) as error:
+            raise NotApplied("memory_refused", str(error)) from error
+        except psycopg.Error as error:
+            if error.sqlstate is None:  # no answer of the server's: what it did is not known
+                raise
+            busy = isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled)
+            raise NotApplied("memory_refused", str(error).splitlines()[0], retryable=busy) from error
+        return _answer(said, version)
+
+    def written(self, slot: Slot, operation: str) -> int | None:
+        """See `MemoryStore.written`; BlockingIOError while a write of the slot is under way."""
+        said, version = self._one(_WRITTEN, [slot.tenant, slot.space, slot.key, operation])
+        if said == "busy":
+            raise BlockingIOError(f"{slot.key!r} is being written at this moment")
+        return None if version is None else int(version)
+
+    def read(self, slot: Slot) -> Stored:
+        """See `MemoryStore.read`."""
+        return Stored(*self._one(_READ, [slot.tenant, slot.space, slot.key]))
+
+    def keys(self, tenant: str, space: str, prefix: str, after: str, limit: int) -> Sequence[Listed]:
+        """See `MemoryStore.keys`."""
+        asked = {"tenant": tenant, "space": space, "prefix": prefix, "after": after, "limit": limit}
+        with self._pool.reading() as connection:
+            return [Listed(*row) for row in connection.execute(_KEYS, asked)]
+
+    def _one(self, statement: str, asked: Any) -> tuple[Any, ...]:
+        with self._pool.reading() as connection:
+            row = connection.execute(statement, asked).fetchone()
+        assert row is not None  # both functions, and a left join, give exactly one
+        return tuple(row)
+
+
+def _answer(said: str, version: int | None) -> WriteAnswer:
+    match said:
+        case "written":
+            return Wrote(int(version or 0))
+        case "conflict":
+            return Conflicting(int(version or 0))
+        case "late":
+            return TooLate()
+        case "erased":
+            return Erased()
+        case _:
+            return OtherRequest(int(version or 0))
+
+
+def written_by_run(connection: Connection, tenant: str, run: UUID, tools: Sequence[str], key: str) -> int:
+    """The newest version of a key that a run, or one it descends from, has written; 0: none. One statement."""
+    asked = {"tenant": tenant, "run": run, "tools": list(tools), "key": key}
+    row = connection.execute(_OWN, asked).fetchone()
+    return int(row[0]) if row is not None else 0
+
+
+# -- for people --
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a key; `value` is JSON text, None where there is none or it was erased."""
+
+    version: int
+    value: str | None
+    absent: bool
+    untrusted: bool
+    restores: int | None
+    run: UUID
+    call: UUID
+    written_at: datetime
+    erased_at: datetime | None
+    erased_by: str | None
+    erased_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a result of a run rests on; `turn` is the one that asked for it."""
+
+    seq: int
+    turn: int
+    call: UUID
+    label: str
+    tool: str
+    source: str
+    id: str
+    version: str
+    as_of: str
+    stale: bool
+    recorded_at: datetime
+
+
+def versions(connection: Connection, slot: Slot, limit: int) -> list[Version]:
+    """The newest versions of a key, newest first."""
+    found = connection.execute(_VERSIONS, [slot.tenant, slot.space, slot.key, limit])
+    return [Version(*row) for row in found]
+
+
+def erase(connection: Connection, slot: Slot, to: int, *, by: str, reason: str) -> list[int]:
+    """Erase the values of a key's versions up to `to`; which ones. Takes an operator's login.
+
+    The versions stay, without their values, so that no repeat of a write is ever executed again. What calls
+    and results of runs hold of a value is the ledger's, and stays.
+    """
+    asked = {"tenant": slot.tenant, "space": slot.space, "key": slot.key, "to": to}
+    found = connection.execute(_ERASE, asked | {"by": by, "reason": reason}).fetchall()
+    return sorted(int(version) for (version,) in found)
+
+
+def keys(
+    connection: Connection, tenant: str, space: str, prefix: str, after: str, limit: int
+) -> list[Listed]:
+    """As `MemoryStore.keys`, on a session of one's own."""
+    asked = {"tenant": tenant, "space": space, "prefix": prefix, "after": after, "limit": limit}
+    return [Listed(*row) for row in connection.execute(_KEYS, asked)]
+
+
+def grounding(connection: Connection, tenant: str, run: UUID) -> list[Ground]:
+    """The documents and the memory that a run's results rest on, in the order they were recorded."""
+    return [Ground(*row) for row in connection.execute(_GROUNDING, [tenant, run])]

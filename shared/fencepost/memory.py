@@ -1,0 +1,476 @@
+"""Memory: versioned values that runs write by compare-and-set and read no older than they wrote them. PURE.
+
+    notes = app.memory("notes")
+
+registers four tools on the space `notes`, each tenant's own: `notes.write` and `notes.restore` (a call with
+the version it expects, 0: there is none yet), `notes.read` and `notes.list`. Of concurrent writers that expect
+the same version exactly one wins; the others' calls FAIL with the code `version_conflict` and the version that
+is current, and their runs go on unless the memory is declared `required`.
+
+A write has one effect per operation key, for ever: the key is kept with the version it wrote, so a repeat is
+answered what the first was, and a lookup by key sees every write that has begun. A stopped run's writes are
+offset by restoring what was before, unless somebody has written since.
+
+A read honours read-your-writes: it gives no version below the newest this run, or one it descends from, has
+written. A replica that lags is waited for, up to `wait` and the attempt's time; then the answer is a typed
+one, `{"stale": true, "have": 3, "need": 5}`, and no value. Writes of other runs may be missing from a replica.
+
+Who wrote a value in a run that had learnt what nobody vouches for taints whoever reads it: memory launders
+nothing. Values are JSON in canonical form, without floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypedDict
+
+from pydantic import AfterValidator, BaseModel, Field, JsonValue
+
+from fencepost.canonical import encode
+from fencepost.clock import rfc3339
+from fencepost.contracts import WHILE_IT_EXISTS, Contract, Dedupes, Effect, FirstFailure, Lookup, Mismatch
+from fencepost.declarations import PythonTool, ToolOptions
+from fencepost.errors import NotApplied, UsageError
+from fencepost.tools import PER_PROPOSAL, Absent, Attempt, Found, LookupResult, Proposal, Unclear
+
+if TYPE_CHECKING:
+    from fencepost.services import Dependency, DependencyOptions
+
+MAX_VALUE_BYTES: Final = 60 * 1024
+"""Of one value's canonical text: a call's arguments hold no more."""
+MOST_KEYS: Final = 100
+"""Of one list."""
+SETTLE: Final = timedelta(seconds=1)
+"""After its attempt's deadline a store refuses a write; what it took before that is seen by every lookup."""
+
+PROMISED: Final = Contract(
+    repeat=Dedupes(window=WHILE_IT_EXISTS, mismatch=Mismatch.REJECTED, first_failure=FirstFailure.RELEASED),
+    lookup=Lookup(by="key", strong=True),
+    settle=SETTLE,
+)
+"""What every store of memory promises of its writes; `memory_conformance` tries it."""
+
+
+# -- the port --
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a value is kept: a key of one tenant's space."""
+
+    tenant: str
+    space: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is written: canonical JSON text, or with `restores` what an earlier version was (0: nothing).
+
+    `expected` is the version it takes the place of; 0: there is none yet.
+    """
+
+    expected: int
+    value: str | None = None
+    restores: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes: the operation key, and the call it is of; `until`: no later, by the store's clock.
+
+    `untrusted`: its run had learnt what nobody vouches for.
+    """
+
+    operation: str
+    run: str
+    call: str
+    untrusted: bool
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """The operation wrote this version: now, or when it was first asked to."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Conflicting:
+    """Nothing was written: another version than the expected one is current."""
+
+    current: int
+
+
+@dataclass(frozen=True, slots=True)
+class TooLate:
+    """Nothing was written: the store was asked after `Writer.until`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """Nothing was written: the version to restore was erased."""
+
+
+@dataclass(frozen=True, slots=True)
+class OtherRequest:
+    """The operation has written something else before: this version."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The newest version of a slot as a store knows it at `as_of`; version 0: there is none.
+
+    `exists` False: there is no value, never was or it was restored to none. `erased`: there was one, and
+    persons have erased it. `value` is canonical JSON text.
+    """
+
+    version: int
+    value: str | None = None
+    exists: bool = False
+    erased: bool = False
+    untrusted: bool = False
+    as_of: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One key of a space, and its newest version."""
+
+    key: str
+    version: int
+    untrusted: bool
+
+
+WriteAnswer = Wrote | Conflicting | TooLate | Erased | OtherRequest
+
+
+class MemoryStore(Protocol):
+    """Where memory is kept. Called from threads, several at a time; what it raises makes an outcome unknown,
+    but for NotApplied. `fencepost.memory_conformance.broken_promises` tries whether a store does all of this.
+    """
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        """Write the next version, if the expected one is current: once per operation, whatever is repeated.
+
+        Of concurrent writers of one version one is answered `Wrote`, as is every repeat of its operation. To
+        restore a version, or to write in a run that is untrusted, keeps `untrusted`.
+        """
+        ...
+
+    def written(self, slot: Slot, operation: str) -> int | None:
+        """The version this operation wrote, None if it never did and nothing it has begun can still do so.
+
+        Strong: not to be answered by a replica. Raises what it likes while that is not certain.
+        """
+        ...
+
+    def read(self, slot: Slot) -> Stored:
+        """The newest version that is known here; may lag behind."""
+        ...
+
+    def keys(self, tenant: str, space: str, prefix: str, after: str, limit: int) -> Sequence[Listed]:
+        """Keys that exist, of those that begin with `prefix` and come after `after`, in order. Not lagging."""
+        ...
+
+
+# -- what is declared --
+
+
+@dataclass(frozen=True)
+class MemorySpec:
+    """One space of memory as declared. Without a `store` it is in Postgres: at `dsn`, or in the ledger's.
+
+    `replica` is where reads go; both may be `env:NAME`. Another database is prepared by `fencepost migrate`.
+    """
+
+    space: str
+    dsn: str | None = None
+    replica: str | None = None
+    store: MemoryStore | None = None
+    wait: timedelta = timedelta(seconds=2)
+    max_bytes: int = 32 * 1024
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.max_bytes <= MAX_VALUE_BYTES:
+            raise UsageError(
+                f"memory {self.space}: max_bytes is 1 to {MAX_VALUE_BYTES}, not {self.max_bytes}"
+            )
+        if self.wait < timedelta(0):
+            raise UsageError(f"memory {self.space}: wait must not be negative, not {self.wait}")
+        if self.store is not None and (self.dsn or self.replica):
+            raise UsageError(f"memory {self.space} has a store of its own; dsn and replica are Postgres's")
+
+    @property
+    def writing_tools(self) -> tuple[str, str]:
+        """The tools whose calls write it."""
+        return f"{self.space}.write", f"{self.space}.restore"
+
+
+class MemoryPart(TypedDict, total=False):
+    """What a memory may say; meanings and defaults as in `MemorySpec`."""
+
+    dsn: str | None
+    replica: str | None
+    store: MemoryStore | None
+    wait: timedelta
+    max_bytes: int
+
+
+class MemoryOptions(MemoryPart, total=False):
+    """Also `required` (a write that fails, or a read, stops its run), and how long an attempt may take."""
+
+    required: bool
+    per_attempt: timedelta
+    attempts: int
+
+
+def _key(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("a key has no line breaks, controls or characters that nobody sees")
+    return text
+
+
+Key = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_key)]
+_VERSION = Field(ge=0, le=2**53 - 1)
+
+
+class Write(BaseModel):
+    """Arguments of `SPACE.write`. `expected` is the version as read; 0: the key must not exist yet."""
+
+    key: Key
+    value: JsonValue
+    expected: int = _VERSION
+
+
+class Restore(BaseModel):
+    """Arguments of `SPACE.restore`: write again what version `to` was (0: nothing)."""
+
+    key: Key
+    to: int = _VERSION
+    expected: int = _VERSION
+
+
+class Read(BaseModel):
+    """Arguments of `SPACE.read`."""
+
+    key: Key
+
+
+class List(BaseModel):
+    """Arguments of `SPACE.list`: keys that begin with `prefix`, after `after`."""
+
+    prefix: str = Field("", max_length=200)
+    after: str = Field("", max_length=200)
+    limit: int = Field(MOST_KEYS, ge=1, le=MOST_KEYS)
+
+
+class Written(BaseModel):
+    """Result of a write: the version that holds it."""
+
+    version: int
+
+
+class Reading(BaseModel):
+    """Result of a read. With `stale` no value: version `have` is known where was asked, `need` was written."""
+
+    key: str
+    version: int | None = None
+    exists: bool = False
+    value: JsonValue = None
+    erased: bool = False
+    untrusted: bool = False
+    as_of: str | None = None
+    stale: bool = False
+    have: int | None = None
+    need: int | None = None
+
+
+class Listing(BaseModel):
+    """Result of a list; `more`: ask again with `after` the last key."""
+
+    keys: list[dict[str, Any]]
+    more: bool = False
+    untrusted: bool = False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """A declared space; its tools, for planners written in Python: `notes.write.propose(Write(...))`."""
+
+    spec: MemorySpec
+    read: PythonTool[Read, Reading]
+    write: PythonTool[Write, Written]
+    restore: PythonTool[Restore, Written]
+    list: PythonTool[List, Listing]
+
+
+def dependency_of(space: str, said: MemoryOptions) -> tuple[str, DependencyOptions]:
+    """The name and the options of the dependency a space is kept at."""
+    options: DependencyOptions = {"account": space}
+    if "per_attempt" in said:
+        options["per_attempt"] = said["per_attempt"]
+    if "attempts" in said:
+        options["attempts"] = said["attempts"]
+    return "memory", options
+
+
+def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
+    """Register the tools of a space at its dependency. UsageError for what cannot be."""
+    part: MemoryPart = {}
+    for name in MemoryPart.__annotations__:
+        if name in said:
+            part[name] = said[name]  # type: ignore[literal-required]
+    spec = MemorySpec(space, **part)
+    usual: ToolOptions = {
+        "memory": spec,
+        "required": said.get("required", False),
+        "acts_on": lambda args: ("memory", f"{space}/{getattr(args, 'key', '')}"),
+    }
+    writes: ToolOptions = {
+        **usual,
+        "intent": PER_PROPOSAL,
+        "contract": PROMISED,
+        "receipt": "version",
+    }
+    reads: ToolOptions = {**usual, "doubtful": lambda result: result["untrusted"] is True}
+
+    def check(args: Write) -> None:
+        size = len(encode(args.value))
+        if size > spec.max_bytes:
+            raise ValueError(f"a value of {space} has at most {spec.max_bytes} bytes as JSON, not {size}")
+
+    @home.python(f"{space}.restore", effect=Effect.REVERSIBLE, returns=Written, **writes)
+    def restore(args: Restore, attempt: Attempt) -> Any:
+        raise _served(space)
+
+    @home.python(f"{space}.write", effect=Effect.REVERSIBLE, returns=Written, check=check, **writes)
+    def write(args: Write, attempt: Attempt) -> Any:
+        raise _served(space)
+
+    @home.python(
+        f"{space}.read",
+        effect=Effect.READ,
+        returns=Reading,
+        grounds=lambda result: memory_grounds(space, result),
+        inline_bytes=2 * MAX_VALUE_BYTES,
+        **reads,
+    )
+    def read(args: Read, attempt: Attempt) -> Any:
+        raise _served(space)
+
+    @home.python(f"{space}.list", effect=Effect.READ, returns=Listing, inline_bytes=64 * 1024, **reads)
+    def listed(args: List, attempt: Attempt) -> Any:
+        raise _served(space)
+
+    offset = _offset(f"{space}.restore")
+    write.compensate(offset)
+    restore.compensate(offset)
+    return Memory(spec, read, write, restore, listed)
+
+
+def _served(space: str) -> UsageError:
+    return UsageError(f"memory {space} is read and written by a fleet's workers; have a run propose it")
+
+
+def _offset(tool: str) -> Callable[[Any, Written], Proposal]:
+    """What offsets a write: the version before it is written again, if nobody has written since."""
+
+    def back(args: Write | Restore, wrote: Written) -> Proposal:
+        return Proposal(tool, Restore(key=args.key, to=args.expected, expected=wrote.version))
+
+    return back
+
+
+# -- what is said of answers --
+
+
+def change_of(args: Write | Restore) -> Change:
+    """What a call's arguments ask for."""
+    if isinstance(args, Restore):
+        return Change(args.expected, restores=args.to)
+    return Change(args.expected, value=encode(args.value).decode())
+
+
+def wrote(args: Write | Restore, answer: WriteAnswer) -> Written:
+    """The result of a write. NotApplied where nothing was written, saying why and what to do."""
+    match answer:
+        case Wrote(version):
+            return Written(version=version)
+        case Conflicting(current):
+            named = f"version {current} is current" if current else "there is none yet (version 0)"
+            raise NotApplied(
+                "version_conflict",
+                f"expected version {args.expected} of {args.key!r}, but {named}; read it and decide anew",
+            )
+        case TooLate():
+            raise NotApplied("late", "the store was asked after the attempt's time", retryable=True)
+        case Erased():
+            raise NotApplied("erased", f"the version of {args.key!r} to restore was erased")
+        case OtherRequest(version):
+            raise UsageError(f"the operation has written something else before: version {version}")
+
+
+def looked_up(version: int | None) -> LookupResult:
+    """What a store's word about an operation proves."""
+    if version is None:
+        return Absent()
+    return Found(str(version), Written(version=version).model_dump())
+
+
+def unclear(error: object) -> LookupResult:
+    """A store that gave no certain answer is asked again."""
+    return Unclear(str(error))
+
+
+def reading(key: str, stored: Stored, need: int, value: JsonValue) -> dict[str, Any] | None:
+    """The result of a read of a slot of which the run has written version `need`; None while it lags."""
+    if stored.version < need:
+        return None
+    said = Reading(
+        key=key,
+        version=stored.version,
+        exists=stored.exists,
+        value=value,
+        erased=stored.erased,
+        untrusted=stored.untrusted,
+        as_of=_told(stored.as_of),
+    )
+    return said.model_dump(mode="json", exclude_defaults=True) | {
+        "exists": stored.exists,
+        "value": value,
+        "untrusted": stored.untrusted,
+    }
+
+
+def stale_reading(key: str, stored: Stored, need: int) -> dict[str, Any]:
+    """The result of a read that waited in vain: what is known there, and what the run has written."""
+    told = {"key": key, "stale": True, "have": stored.version, "need": need, "untrusted": False}
+    return told | {"as_of": _told(stored.as_of)}
+
+
+def listing(found: Sequence[Listed], limit: int) -> dict[str, Any]:
+    """The result of a list, for which one key more than the limit was asked.
+
+    Keys are words of whoever wrote them.
+    """
+    kept = [{"key": one.key, "version": one.version, "untrusted": one.untrusted} for one in found[:limit]]
+    tainted = any(one.untrusted for one in found[:limit])
+    return {"keys": kept, "more": len(found) > limit, "untrusted": tainted}
+
+
+def memory_grounds(space: str, result: Any) -> list[Mapping[str, Any]]:
+    """The grounds of a read: the version it gave, if it gave a value."""
+    if result.get("stale") or not result.get("exists"):
+        return []
+    named = {"source": space, "id": result["key"], "version": str(result["version"])}
+    return [named | {"as_of": result.get("as_of") or ""}]
+
+
+def _told(moment: datetime | None) -> str | None:
+    return None if moment is None else rfc3339(moment)
