@@ -38,6 +38,7 @@ from fencepost.tools import OnStop
 if TYPE_CHECKING:
     from fencepost.app import App
     from fencepost.doorbell import Doorbell
+    from fencepost.ledger.signals import Sent
     from fencepost.office import Office, Repair, Repaired
 
 BATCH: Final = 500
@@ -52,10 +53,10 @@ _LOOK_EVERY_S: Final = 0.5
 _ENQUEUE = """
 SELECT e.run, e.created
 FROM unnest(%s::text[], %s::text[], %s::text[], %s::integer[], %s::text[], %s::text[]::jsonb[],
-            %s::interval[], %s::text[]::jsonb[], %s::text[], %s::uuid[]) WITH ORDINALITY
-     AS r (tenant, run_key, planner, version, principal, input, deadline, budget, on_stop, id, n)
+            %s::interval[], %s::text[]::jsonb[], %s::text[], %s::uuid[], %s::text[]) WITH ORDINALITY
+     AS r (tenant, run_key, planner, version, principal, input, deadline, budget, on_stop, id, trace, n)
 CROSS JOIN LATERAL fencepost.enqueue_run(r.tenant, r.run_key, r.planner, r.version, r.principal, r.input,
-                                         r.deadline, r.budget, r.on_stop, r.id) AS e
+                                         r.deadline, r.budget, r.on_stop, r.id, r.trace) AS e
 ORDER BY r.n
 """
 
@@ -74,7 +75,8 @@ class Client:
     `dsn` defaults to FENCEPOST_DSN; a producer's login is enough to enqueue and look, `cancel`, `repair`,
     `approve` and `deny` need an operator's. Who may approve is said by the policy that is published for the
     tenant, else by `app`. With `redis_url` (FENCEPOST_REDIS_URL) the relay is woken after each commit; else
-    it looks within a quarter of a second. Safe for many threads. Raises `Unreachable`, and `UsageError` for a
+    it looks within a quarter of a second. Of a batch that meets another one's rows up to `tries` are made.
+    Safe for many threads. Raises `Unreachable`, and `UsageError` for a
     wrong login.
     """
 
@@ -85,6 +87,7 @@ class Client:
         *,
         pool_size: int = 4,
         app: App | None = None,
+        tries: int = _TRIES,
     ) -> None:
         given = {"dsn": dsn, "redis_url": redis_url}
         settings = load_settings(**{name: value for name, value in given.items() if value is not None})
@@ -92,6 +95,7 @@ class Client:
         self._dsn = settings.dsn
         self._bell = _doorbell(settings.redis_url)
         self._app = app
+        self._tries = tries
         self._by_two = settings.repair_by_two
         self._confirm_within = timedelta(seconds=settings.repair_confirm_s)
         self._pool = Pool(self._dsn, "fencepost client", pool_size)
@@ -109,8 +113,9 @@ class Client:
         budget: Budget | None = None,
         on_stop: OnStop = OnStop.COMPENSATE,
         tainted: bool = False,
+        traceparent: str | None = None,
     ) -> Enqueued:
-        """Have a run carried out; returned means committed.
+        """Have a run carried out; returned means committed. `traceparent` says from which trace (W3C).
 
         UsageError for a request that cannot be, `Conflict` where the run key belongs to another request.
         `Unreachable` says that nothing is known: the run may be there, and the same call again is safe.
@@ -126,6 +131,7 @@ class Client:
             budget=budget,
             on_stop=on_stop,
             tainted=tainted,
+            traceparent=traceparent,
         )
         (outcome,) = self.enqueue_many([request])
         if isinstance(outcome, Conflict):
@@ -179,6 +185,20 @@ class Client:
         if not stopped:
             raise FencepostError(f"run {info.run_id} has ended {info.status}: there is nothing to cancel")
         return info
+
+    def signal(self, run_id: UUID | str, name: str, body: Any, *, key: str, sender: str) -> Sent:
+        """Send a durable message to a run, which its planner sees at its next turn; returned means committed.
+
+        The same again under its key changes nothing. `Conflict` where the key is another signal's,
+        FencepostError once the run stops or has ended.
+        """
+        from fencepost.ledger.signals import send
+
+        info = self.run(run_id)
+        with self._connection() as connection:
+            sent = send(connection, info.tenant, info.run_id, key=key, name=name, body=body, sender=sender)
+        self._ring()
+        return sent
 
     def approvals(
         self, *, tenant: str | None = None, run: UUID | str | None = None, limit: int = 100
@@ -290,7 +310,7 @@ class Client:
         return [outcomes[n] for n in range(len(batch))]
 
     def _sent(self, batch: Sequence[RunRequest]) -> list[Enqueued | Conflict]:
-        for left in reversed(range(_TRIES)):
+        for left in reversed(range(self._tries)):
             try:
                 with self._pool.connection() as connection, connection.transaction():
                     outcomes = _halving(connection, batch)
@@ -325,7 +345,8 @@ def _halving(connection: Connection, batch: Sequence[RunRequest]) -> list[Enqueu
 def _columns(batch: Sequence[RunRequest]) -> tuple[list[Any], ...]:
     fields = ("tenant", "run_key", "planner", "version", "principal", "input_text", "deadline", "budget_text")
     columns = [[getattr(request, name) for request in batch] for name in fields]
-    return (*columns, [str(request.on_stop) for request in batch], [uuid7() for _ in batch])
+    rest = [str(request.on_stop) for request in batch], [uuid7() for _ in batch]
+    return (*columns, *rest, [request.traceparent for request in batch])
 
 
 def _conflict(request: RunRequest, error: psycopg.Error) -> Conflict:

@@ -8,6 +8,7 @@ Any planner may be named, whoever asks: a run waits for a worker that knows its 
 """
 
 import json
+import re
 from dataclasses import dataclass, field
 from datetime import timedelta
 from decimal import Decimal
@@ -27,6 +28,10 @@ MAX_DEADLINE: Final = timedelta(days=3650)
 _LONGEST: Final = {"run_key": 200, "tenant": 100, "principal": 200, "planner": 200}
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN: Final = 80
+_PARTS: Final = "-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACEPARENT: Final = f"(00{_PARTS}|(?!00|ff)[0-9a-f]{{2}}{_PARTS}(-[!-~]{{1,200}})?)"
+"""What the ledger takes for one as well: version 00 has four parts, what later ones add is kept."""
+_TRACEPARENT: Final = re.compile(TRACEPARENT)
 _MAX_BITS: Final = (10**MAX_DIGITS).bit_length()
 
 
@@ -34,6 +39,7 @@ _MAX_BITS: Final = (10**MAX_DIGITS).bit_length()
 class RunRequest:
     """One run to enqueue. `deadline` counts from when the ledger takes it; no `budget` means its defaults.
     `tainted`: its input came from outside, so that policy treats the run as one that read untrusted output.
+    `traceparent` (W3C Trace Context) says from which trace it was asked; it does not make it another request.
 
     UsageError, in one sentence, for anything the ledger would refuse.
     """
@@ -48,6 +54,7 @@ class RunRequest:
     budget: Budget | None = None
     on_stop: OnStop = OnStop.COMPENSATE
     tainted: bool = False
+    traceparent: str | None = None
     input_text: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -62,6 +69,8 @@ class RunRequest:
             raise UsageError(f"on_stop is {' or '.join(OnStop)}, not {_shown(self.on_stop)}")
         if type(self.tainted) is not bool:
             raise UsageError(f"tainted is True or False, not {_shown(self.tainted)}")
+        if self.traceparent is not None and not is_traceparent(self.traceparent):
+            raise UsageError(f"traceparent is one of W3C Trace Context, not {_shown(self.traceparent)}")
         object.__setattr__(self, "input_text", input_text(self.input))
 
     def means(self) -> tuple[object, ...]:
@@ -78,6 +87,13 @@ class RunRequest:
         """
         limits: dict[str, Any] = {} if self.budget is None else self.budget.to_json()
         return json.dumps(limits | ({BORN: True} if self.tainted else {}))
+
+
+def is_traceparent(text: object) -> bool:
+    """Whether this is a header of W3C Trace Context (https://www.w3.org/TR/trace-context/, 3.2), of any
+    version.
+    """
+    return isinstance(text, str) and _TRACEPARENT.fullmatch(text) is not None
 
 
 def input_text(value: object) -> str:

@@ -10,6 +10,7 @@ import json
 from datetime import timedelta
 
 from fencepost.budgets import LIMITS, MAX_WALL_CLOCK, OPTIONAL, Budget
+from fencepost.runrequest import TRACEPARENT
 
 GROUPS = (
     "fencepost_worker",
@@ -35,9 +36,6 @@ BEGIN
     END LOOP;
 END $$;
 """
-
-TRACEPARENT = "^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?$"
-"""Of W3C Trace Context, level 1: version, trace, parent and flags; what later versions add is kept."""
 
 _USUAL = json.dumps({name: value for name, value in Budget().to_json().items() if value is not None})
 
@@ -116,7 +114,7 @@ BEGIN
     IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
-    IF p_traceparent !~ '{TRACEPARENT}' THEN
+    IF p_traceparent !~ '^{TRACEPARENT}$' THEN
         RAISE EXCEPTION 'a traceparent is one of W3C Trace Context, not %', left(p_traceparent, 200)
             USING ERRCODE = 'FP422';
     END IF;

@@ -1,7 +1,7 @@
 """How a run is sent a message, and what Postgres refuses of messages and tokens.
 
-`signal_run` numbers the messages of a run under its lock, so that whoever holds the run sees all there are and
-none is taken once it has ended. A token never changes but for its end, and for when it was last used.
+`signal_run` numbers the messages of a run under its lock, so that whoever holds the run sees all there are
+and none is taken once it has ended. A token never changes but for its end, and for when it was last used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BEGIN
         RAISE EXCEPTION 'a signal''s body is nested at most 64 levels deep' USING ERRCODE = 'FP422';
     END IF;
     IF octet_length(p_body::text) > {MAX_SIGNAL_BYTES} THEN
-        RAISE EXCEPTION 'a signal''s body is at most {MAX_SIGNAL_BYTES} bytes of JSON; pass a reference to the rest'
+        RAISE EXCEPTION 'a signal''s body is at most {MAX_SIGNAL_BYTES} bytes of JSON; refer to the rest'
             USING ERRCODE = 'FP422';
     END IF;
     SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.id = p_run FOR NO KEY UPDATE;
@@ -65,8 +65,8 @@ BEGIN
     v_now := fencepost.now();  -- once the lock is held (R6)
     INSERT INTO fencepost.signals (tenant, run, number, key, name, body, sender, sent_at)
     VALUES (p_tenant, p_run, v_number, p_key, p_name, p_body, p_sender, v_now);
-    -- Only a run that its turn lets go on: one with open calls would be claimed in vain, and one whose planner
-    -- failed waits as long as that takes.
+    -- Only a run that its turn lets go on: one with open calls would be claimed in vain, and one whose
+    -- planner failed waits as long as that takes.
     UPDATE fencepost.outbox o SET due_at = v_now, publish_at = least(o.publish_at, v_now)
     WHERE o.tenant = p_tenant AND o.subject = p_run AND o.queue = 'planner' AND o.worker IS NULL
       AND o.due_at > v_now AND o.dead_at IS NULL AND v_run.status = 'ACTING' AND v_run.open = v_run.detached;
