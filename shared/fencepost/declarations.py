@@ -230,8 +230,7 @@ class McpTool(ToolHandle[ArgsT, ResultT]):
         remote = self.tool.mcp
         assert remote is not None
         name = remote.name
-        made = {"request": lambda args: ToolCall(name, function(args))}
-        self._registry[self._key] = replace(self.tool, **made)
+        self._registry[self._key] = replace(self.tool, request=lambda args: ToolCall(name, function(args)))
         return function
 
     def parse(
@@ -244,7 +243,7 @@ class McpTool(ToolHandle[ArgsT, ResultT]):
         return function
 
     def lookup(self, function: Callable[[ArgsT, str], ToolCall]) -> Callable[[ArgsT, str], ToolCall]:
-        """Declare the pure function that asks, by a tool of the same server, whether a key's effect happened."""
+        """Declare the pure function that asks, by a tool of the same server, for the effect of a key."""
         self._add("lookup", function)
         return function
 

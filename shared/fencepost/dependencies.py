@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Final, Literal
 
 from fencepost.errors import UsageError
+from fencepost.mcp import McpServer, Stdio, Streamable, ToolCall
 from fencepost.outbound import Outbound, outbound
 from fencepost.settings import variable
 from fencepost.wire import Request, StoredRequest, check_base_url, check_headers
@@ -55,6 +56,7 @@ class DependencySpec:
     else, inside the network only as `private` and the base_url allow: `fencepost.outbound` has the rules.
     With `capability` each attempt carries a signed one, in the header Fencepost-Capability or the one named.
     READ tools follow up to `redirects` redirects, each to where the dependency may go; other tools none.
+    `mcp` says that it is an MCP server, and how it is reached: at `base_url`, or started for each attempt.
     """
 
     name: str
@@ -77,6 +79,7 @@ class DependencySpec:
     private: bool | tuple[str, ...] = False
     capability: bool | str = False
     redirects: int = 0
+    mcp: McpServer | None = None
 
     def __post_init__(self) -> None:
         check_name("dependency", self.name)
@@ -90,6 +93,7 @@ class DependencySpec:
                     f"dependency {self.name} has a {name} that is too short: {getattr(self, name)}"
                 )
         self._check_limits()
+        self._check_server()
         try:
             check_headers(self.headers)
             told = None if self.base_url is None or self.base_url.startswith("env:") else self.base_url
@@ -112,6 +116,15 @@ class DependencySpec:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise UsageError(f"dependency {self.name} has {name} {value}; it is 1 or more, or None")
+
+    def _check_server(self) -> None:
+        if isinstance(self.mcp, Streamable) and self.base_url is None:
+            raise UsageError(f"dependency {self.name} is an MCP server by HTTP; it needs a base_url")
+        if isinstance(self.mcp, Stdio) and (self.base_url or self.hosts or self.headers or self.capability):
+            raise UsageError(
+                f"dependency {self.name} is a process: it has no base_url, hosts, headers or capability; "
+                "what it needs is given as Stdio(env=...)"
+            )
 
     def _named_hosts(self) -> tuple[str, ...]:
         given: object = self.hosts
@@ -156,11 +169,17 @@ class DependencySpec:
         base = None if self.base_url is None else self.url()
         return outbound(base, self._named_hosts(), self._inside())
 
-    def bind(self, request: Request) -> StoredRequest:
+    def bind(self, request: Request | ToolCall) -> StoredRequest:
         """The absolute request to store. OutboundRefused where it leads elsewhere; UsageError as `url`.
 
         A whole URL is one of `hosts`: the base_url's host is not open to it, which leads below its path only.
         """
+        if isinstance(request, ToolCall):
+            if isinstance(self.mcp, Stdio):
+                return request.bind(f"stdio://{self.scope}")
+            stored = request.bind(self.url())
+            self.outbound().admit(stored.target)
+            return stored
         stored, rules = request.bind(None if self.base_url is None else self.url()), self.outbound()
         target = rules.admit(stored.target)
         if request.whole:

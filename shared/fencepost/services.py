@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from fencepost.books import BookReader
 from fencepost.contracts import Effect
-from fencepost.declarations import HttpTool, PythonTool, ToolOptions, argument_model, declared_tool
+from fencepost.declarations import HttpTool, McpTool, PythonTool, ToolOptions, argument_model, declared_tool
 from fencepost.dependencies import Breaker, DependencySpec
 from fencepost.errors import UsageError
+from fencepost.mcp import McpServer, Remote, ToolCall
 from fencepost.tools import Attempt, Request, Tool
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -41,6 +42,7 @@ class DependencyOptions(TypedDict, total=False):
     private: bool | tuple[str, ...]
     capability: bool | str
     redirects: int
+    mcp: McpServer | None
 
 
 class Dependency:
@@ -91,6 +93,66 @@ class Dependency:
             return HttpTool(self._registry, replace(tool, kind="http", request=function))
 
         return register
+
+    @overload
+    def mcp(
+        self,
+        name: str,
+        *,
+        arguments: type[ArgsT],
+        effect: Effect,
+        returns: type[ResultT],
+        remote: str | None = None,
+        definition: str | None = None,
+        errors_apply_nothing: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> McpTool[ArgsT, ResultT]: ...
+
+    @overload
+    def mcp(
+        self,
+        name: str,
+        *,
+        arguments: type[ArgsT],
+        effect: Effect,
+        returns: None = None,
+        remote: str | None = None,
+        definition: str | None = None,
+        errors_apply_nothing: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> McpTool[ArgsT, Any]: ...
+
+    def mcp(
+        self,
+        name: str,
+        *,
+        arguments: type[ArgsT],
+        effect: Effect,
+        returns: type[Any] | None = None,
+        remote: str | None = None,
+        definition: str | None = None,
+        errors_apply_nothing: bool = False,
+        **options: Unpack[ToolOptions],
+    ) -> McpTool[ArgsT, Any]:
+        """Register a tool of this MCP server, called `remote` there (else as here). UsageError if wrong.
+
+        `arguments` are sent as they are, unless `McpTool.sends` says otherwise. `definition` is the digest of
+        what the server says the tool is (`fencepost mcp pin`), or the server's `pins` hold it: a call is
+        held, and nothing sent, while the server says something else. The effect and the contract are what is
+        declared here; the server's own hints may only forbid. With `errors_apply_nothing` an answer with
+        `isError` proves that nothing happened; without, nobody knows. A result that is not what `returns` or
+        the server's schema declares is an effect all the same, of which nobody vouches for the result.
+        """
+        server = self.spec.mcp
+        if server is None:
+            raise UsageError(
+                f"dependency {self.spec.name} is no MCP server; it needs mcp=Streamable() or mcp=Stdio(...)"
+            )
+        called = remote or name
+        place = Remote(called, definition or server.pins.get(called), errors_apply_nothing)
+        tool = declared_tool(name, self.spec, effect, returns, arguments, options)
+        call = replace(tool, kind="mcp", mcp=place, request=lambda args: ToolCall(called, args))
+        return McpTool(self._registry, call)
 
     @overload
     def python(
