@@ -56,6 +56,7 @@ class Pulse:
 
     A worker that does not tick for `stall_s` seconds is killed; 0: never. What is named in
     `suspects` when it dies has failed once; `republish_s` is the base of the pause until it is tried again.
+    `knows` is stamped once: which versions of planners and tools this process can run (`fencepost.knowledge`).
     """
 
     def __init__(
@@ -66,11 +67,13 @@ class Pulse:
         *,
         stall_s: float = 0.0,
         republish_s: float = 15.0,
+        knows: str | None = None,
     ) -> None:
         self.suspects = Suspects()
         self._order = {
             "dsn": dsn,
             "role": role,
+            "knows": knows,
             "ttl_s": ttl.total_seconds(),
             "stall_s": stall_s,
             "suspects": self.suspects.descriptor,

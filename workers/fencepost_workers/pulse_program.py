@@ -29,8 +29,8 @@ BYE: Final = b"bye"
 STAMPED: Final = b"\nstamped"
 
 REGISTER: Final = """
-INSERT INTO fencepost.workers (token, role, host, pid, started_at, last_seen)
-VALUES (%(token)s, %(role)s, %(host)s, %(pid)s, fencepost.now(), fencepost.now())
+INSERT INTO fencepost.workers (token, role, host, pid, knows, started_at, last_seen)
+VALUES (%(token)s, %(role)s, %(host)s, %(pid)s, %(knows)s, fencepost.now(), fencepost.now())
 ON CONFLICT (token) DO NOTHING
 """
 STAMP: Final = """

@@ -20,6 +20,7 @@ from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.doorbell import Doorbell
 from fencepost.health import HealthFile
+from fencepost.knowledge import knows
 from fencepost.leases import RedisLeases
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import SILENCE, Pool
@@ -60,7 +61,8 @@ class Worker:
         sends = role in {Queue.DISPATCHER, Queue.RECONCILER}
         signer = signer_of(settings.signing_keys, self.app.dependencies if sends else ())
         self.pid = os.getpid()
-        self.pulse = Pulses(settings, str(role), self._ttl)
+        known = knows(self.app.planner_versions, self.app.registry)
+        self.pulse = Pulses(settings, str(role), self._ttl, known)
         self.pool = Pool(
             settings.dsn,
             f"fencepost-{role}",
@@ -110,7 +112,8 @@ class Worker:
             authority=app.authority,
             engines=Engines() if app.governed else None,
             takeover_limit=self.settings.takeover_limit,
-            limited=frozenset(tool.scope for tool in app.registry.values() if tool.dependency.limited),
+            limited=frozenset(spec.scope for spec in app.dependencies if spec.limited),
+            providers=frozenset(model.scope for model in app.models.values()),
             allowances=app.allowances,
             agent=app.agent_of,
         )
@@ -226,9 +229,14 @@ def shares(tools: Iterable[Tool], slots: int) -> dict[str, int]:
 class Pulses:
     """This process's pulse, and the next one when it ended or fell silent."""
 
-    def __init__(self, settings: Settings, role: str, ttl: timedelta) -> None:
+    def __init__(self, settings: Settings, role: str, ttl: timedelta, knows: str) -> None:
         self._pulse = Pulse(
-            settings.dsn, role, ttl, stall_s=settings.stall_s, republish_s=settings.republish_s
+            settings.dsn,
+            role,
+            ttl,
+            stall_s=settings.stall_s,
+            republish_s=settings.republish_s,
+            knows=knows,
         )
         self.suspects = self._pulse.suspects
         self._ttl_s = ttl.total_seconds()

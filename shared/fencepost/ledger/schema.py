@@ -112,7 +112,7 @@ runs = Table(
     col("tainted", BigInteger, null=True),
     col("awaiting", Integer, default="0"),
     *(col(name, BigInteger, default="0") for name in ("tokens", "cost", "held_tokens", "held_cost", "bytes")),
-    *(col(name, Integer, default="0") for name in ("fruitless", "detached", "depth")),
+    *(col(name, Integer, default="0") for name in ("fruitless", "detached", "depth", "outages")),
     *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     PrimaryKeyConstraint("id", "tenant"),
@@ -315,6 +315,7 @@ workers = Table(
     col("busy", Integer, null=True),
     col("slots", Integer, null=True),
     col("draining", Boolean, default="false"),
+    col("knows", Text, null=True),
     PrimaryKeyConstraint("token"),
 )
 

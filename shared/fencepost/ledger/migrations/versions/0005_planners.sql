@@ -10,6 +10,8 @@ ALTER TABLE fencepost.runs
     ADD COLUMN markers text, ADD COLUMN traceparent text, ADD COLUMN outages integer DEFAULT 0 NOT NULL;
 -- Which run a call has started, and whether its turn still waits for it.
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
+-- Which versions of planners and tools a process can run, as it says with its first stamp.
+ALTER TABLE fencepost.workers ADD COLUMN knows text;
 
 -- A producer may say whose trace its run belongs to.
 DROP FUNCTION fencepost.enqueue_run(text, text, text, integer, text, jsonb, interval, jsonb, text, uuid);
@@ -67,6 +69,41 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON fencepost.signals
     FOR EACH ROW EXECUTE FUNCTION fencepost.append_only();
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.signals
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+
+-- What runs remember, and what their results rest on.
+CREATE TABLE fencepost.memory (
+    tenant TEXT NOT NULL,
+    space TEXT NOT NULL,
+    key TEXT NOT NULL,
+    version BIGINT NOT NULL,
+    value TEXT,
+    absent BOOLEAN DEFAULT false NOT NULL,
+    restores BIGINT,
+    untrusted BOOLEAN NOT NULL,
+    operation TEXT NOT NULL,
+    run UUID NOT NULL,
+    call UUID NOT NULL,
+    written_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    erased_at TIMESTAMP WITH TIME ZONE,
+    erased_by TEXT,
+    erased_reason TEXT,
+    CONSTRAINT memory_pkey PRIMARY KEY (tenant, space, key, version),
+    CONSTRAINT memory_operation_tenant_key UNIQUE (operation, tenant),
+    CONSTRAINT memory_value_check CHECK (octet_length(value) <= 61440),
+    CONSTRAINT memory_erased_check CHECK (num_nonnulls(erased_at, erased_by, erased_reason) IN (0, 3))
+);
+CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.memory
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+CREATE VIEW fencepost.grounding AS
+SELECT e.tenant, e.run, e.seq, g.place, e.call, c.turn, c.label, c.tool, g.said ->> 'source' AS source,
+    g.said ->> 'id' AS id, g.said ->> 'version' AS version, g.said ->> 'as_of' AS as_of,
+    coalesce((g.said ->> 'stale')::boolean, false) AS stale, e.recorded_at
+FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+    CROSS JOIN LATERAL json_array_elements(e.body -> 'grounds') WITH ORDINALITY AS g (said, place)
+WHERE e.type = 'ToolResultRecorded';
+GRANT SELECT ON fencepost.memory, fencepost.grounding TO fencepost_worker, fencepost_operator, fencepost_reader;
+GRANT INSERT ON fencepost.memory TO fencepost_worker;
+GRANT UPDATE (value, erased_at, erased_by, erased_reason) ON fencepost.memory TO fencepost_operator;
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
@@ -494,7 +531,11 @@ BEGIN
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
+        -- A question that a provider has turned away unread is none, with the event that says so.
+        IF NEW.turn < OLD.turn OR (NEW.requests < OLD.requests AND NEW.requests < OLD.requests - (
+                SELECT count(*) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
+                AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
            OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
            OR NEW.bytes < OLD.bytes THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
@@ -520,10 +561,10 @@ BEGIN
         END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.tokens, NEW.cost,
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
             NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.tokens, OLD.cost,
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
             OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
         IF by_office = 'call' THEN
@@ -568,11 +609,15 @@ BEGIN
             RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
                 USING ERRCODE = 'FP002';
         END IF;
+        IF via = 'claim' AND NEW.status IN ('QUEUED', 'ACTING') AND NEW.owner IS NOT NULL THEN
+            RAISE EXCEPTION 'run %: nobody holds it while it is %', NEW.id, NEW.status
+                USING ERRCODE = 'FP001';
+        END IF;
         IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
             RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
                 USING ERRCODE = 'FP002';
         END IF;
-        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('approval:ACTING>COMPENSATING', 'approval:ACTING>STOPPED', 'approval:ACTING>STOPPING', 'call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
+        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('approval:ACTING>COMPENSATING', 'approval:ACTING>STOPPED', 'approval:ACTING>STOPPING', 'call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>ACTING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>QUEUED', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
             RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
                 USING ERRCODE = 'FP001';
         END IF;
@@ -616,6 +661,105 @@ END $$;
 
 CREATE TRIGGER guard_api_token BEFORE INSERT OR UPDATE OR DELETE ON fencepost.api_tokens
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_api_token();
+
+CREATE OR REPLACE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'memory is append-only: a version''s value may be erased, its row stays'
+            USING ERRCODE = 'FP004';
+    ELSIF TG_OP = 'UPDATE' THEN
+        IF (NEW.tenant, NEW.space, NEW.key, NEW.version, NEW.absent, NEW.restores, NEW.untrusted,
+            NEW.operation, NEW.run, NEW.call, NEW.written_at)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.space, OLD.key, OLD.version, OLD.absent, OLD.restores, OLD.untrusted,
+            OLD.operation, OLD.run, OLD.call, OLD.written_at)
+           OR NEW.value IS NOT NULL OR OLD.value IS NULL OR NEW.erased_at IS NULL THEN
+            RAISE EXCEPTION 'version % of %: a version does not change; its value may be erased',
+                OLD.version, OLD.key USING ERRCODE = 'FP004';
+        END IF;
+        NEW.erased_at := fencepost.now();
+        RETURN NEW;
+    END IF;
+    SELECT max(m.version) INTO newest FROM fencepost.memory m
+    WHERE m.tenant = NEW.tenant AND m.space = NEW.space AND m.key = NEW.key;
+    IF NEW.version <> coalesce(newest, 0) + 1 OR NEW.erased_at IS NOT NULL OR NEW.operation = ''
+       OR NEW.restores NOT BETWEEN 0 AND NEW.version - 1
+       OR (NEW.value IS NULL) <> (NEW.absent) THEN
+        RAISE EXCEPTION 'version % of %: it comes after version %, with a value or restoring none',
+            NEW.version, NEW.key, coalesce(newest, 0) USING ERRCODE = 'FP001';
+    END IF;
+    NEW.written_at := fencepost.now();
+    RETURN NEW;
+END $$;
+
+CREATE TRIGGER guard_memory BEFORE INSERT OR UPDATE OR DELETE ON fencepost.memory
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_memory();
+
+CREATE OR REPLACE FUNCTION fencepost.write_memory(
+    p_tenant text, p_space text, p_key text, p_expected bigint, p_value text, p_restores bigint,
+    p_untrusted boolean, p_operation text, p_run uuid, p_call uuid, p_until timestamptz
+) RETURNS TABLE (said text, at_version bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    done fencepost.memory;
+    old fencepost.memory;
+    newest bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock(hashtextextended(jsonb_build_array(p_tenant, p_space, p_key)::text, 0));
+    -- An operation's key holds its tenant; so asked, the lookup is planned by the operation.
+    SELECT * INTO done FROM fencepost.memory m
+    WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant;
+    IF FOUND THEN
+        RETURN QUERY SELECT CASE WHEN (done.space, done.key, done.version) = (p_space, p_key, p_expected + 1)
+            AND done.restores IS NOT DISTINCT FROM p_restores
+            AND (done.value = p_value OR p_restores IS NOT NULL OR done.erased_at IS NOT NULL)
+            THEN 'written' ELSE 'other' END, done.version;
+        RETURN;
+    END IF;
+    IF fencepost.now() >= p_until THEN  -- once the lock is held: what comes later is never seen by a lookup
+        RETURN QUERY SELECT 'late', NULL::bigint;
+        RETURN;
+    END IF;
+    SELECT coalesce(max(m.version), 0) INTO newest FROM fencepost.memory m
+    WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key;
+    IF newest <> p_expected OR p_restores > newest THEN
+        RETURN QUERY SELECT 'conflict', newest;
+        RETURN;
+    END IF;
+    IF p_restores > 0 THEN
+        SELECT * INTO old FROM fencepost.memory m
+        WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key AND m.version = p_restores;
+        IF old.erased_at IS NOT NULL THEN
+            RETURN QUERY SELECT 'erased', newest;
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO fencepost.memory (tenant, space, key, version, value, absent, restores, untrusted, operation,
+        run, call, written_at)
+    VALUES (p_tenant, p_space, p_key, newest + 1,
+        CASE WHEN p_restores IS NULL THEN p_value ELSE old.value END,
+        p_restores IS NOT NULL AND coalesce(old.absent, true), p_restores,
+        p_untrusted OR coalesce(old.untrusted, false), p_operation, p_run, p_call, fencepost.now());
+    RETURN QUERY SELECT 'written', newest + 1;
+END $$;
+
+REVOKE ALL ON FUNCTION fencepost.write_memory FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fencepost.write_memory, fencepost.written_memory TO fencepost_worker;
+
+CREATE OR REPLACE FUNCTION fencepost.written_memory(p_tenant text, p_space text, p_key text, p_operation text)
+RETURNS TABLE (said text, at_version bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock(hashtextextended(jsonb_build_array(p_tenant, p_space, p_key)::text, 0)) THEN
+        RETURN QUERY SELECT 'busy', NULL::bigint;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT 'known', (SELECT m.version FROM fencepost.memory m
+        WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant);
+END $$;
+
+REVOKE ALL ON FUNCTION fencepost.written_memory FROM PUBLIC;
 
 CREATE OR REPLACE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,
@@ -685,7 +829,7 @@ BEGIN
     IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
         RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
     END IF;
-    IF p_traceparent !~ '^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?$' THEN
+    IF p_traceparent !~ '^(00-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}|(?!00|ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{1,200})?)$' THEN
         RAISE EXCEPTION 'a traceparent is one of W3C Trace Context, not %', left(p_traceparent, 200)
             USING ERRCODE = 'FP422';
     END IF;
@@ -749,7 +893,7 @@ BEGIN
         RAISE EXCEPTION 'a signal''s body is nested at most 64 levels deep' USING ERRCODE = 'FP422';
     END IF;
     IF octet_length(p_body::text) > 65536 THEN
-        RAISE EXCEPTION 'a signal''s body is at most 65536 bytes of JSON; pass a reference to the rest'
+        RAISE EXCEPTION 'a signal''s body is at most 65536 bytes of JSON; refer to the rest'
             USING ERRCODE = 'FP422';
     END IF;
     SELECT * INTO v_run FROM fencepost.runs r WHERE r.tenant = p_tenant AND r.id = p_run FOR NO KEY UPDATE;
@@ -778,8 +922,8 @@ BEGIN
     v_now := fencepost.now();  -- once the lock is held (R6)
     INSERT INTO fencepost.signals (tenant, run, number, key, name, body, sender, sent_at)
     VALUES (p_tenant, p_run, v_number, p_key, p_name, p_body, p_sender, v_now);
-    -- Only a run that its turn lets go on: one with open calls would be claimed in vain, and one whose planner
-    -- failed waits as long as that takes.
+    -- Only a run that its turn lets go on: one with open calls would be claimed in vain, and one whose
+    -- planner failed waits as long as that takes.
     UPDATE fencepost.outbox o SET due_at = v_now, publish_at = least(o.publish_at, v_now)
     WHERE o.tenant = p_tenant AND o.subject = p_run AND o.queue = 'planner' AND o.worker IS NULL
       AND o.due_at > v_now AND o.dead_at IS NULL AND v_run.status = 'ACTING' AND v_run.open = v_run.detached;
