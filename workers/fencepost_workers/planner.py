@@ -10,14 +10,17 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from fencepost import commands as c
+from fencepost.budgets import budget_of
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.ledger import reads
 from fencepost.ledger.reads import ContextCall, Prepared
 from fencepost.outcomes import result_text, told
+from fencepost.models import Spent
 from fencepost.planners import PlannerSpec
+from fencepost.progress import stuck
 from fencepost.proposals import WITHHELD, Rejected, Validated, validate
-from fencepost.states import Queue
+from fencepost.states import Queue, StopReason
 from fencepost.subjects import Run
 from fencepost.testing import fault
 from fencepost.tools import Context, Tool, Turn
@@ -95,8 +98,15 @@ class Planner(Role):
             log.error("run %s is not planned: %s", run.id, damage)
             return c.RecordPlanLost(**fields, term=held.term, code="damaged_result", message=damage)
         app = self.worker.app
+
+        def known_tool(name: str, version: int) -> Tool | None:
+            return app.registry.get((name, version))
+
+        if (still := stuck(known.calls, budget_of(run.request).repeats, known_tool)) is not None:
+            ends = {"code": "no_progress", "message": still, "stop": StopReason.NO_PROGRESS}
+            return c.RecordPlanLost(**fields, **ends, term=held.term, spent=Spent())
         spec = app.find_planner(run.planner, run.planner_version)
-        context = context_of(run, known.calls, lambda name, version: app.registry.get((name, version)))
+        context = context_of(run, known.calls, known_tool)
         try:
             planner = self._planner(spec)
             left = held.remaining(plan.timeout)

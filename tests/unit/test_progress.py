@@ -1,0 +1,165 @@
+"""Whether a run gets on: a table of what planners do when they do not, and of what only looks like it."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from fencepost import App, Contract, Effect, Request
+from fencepost.ledger.reads import ContextCall
+from fencepost.progress import FAR, stuck
+from fencepost.tools import Tool
+
+N = 3
+"""Of `repeats`: looks that differ in one argument alone may come twice as often."""
+
+app = App("p")
+shop = app.dependency("shop", base_url="http://127.0.0.1:9")
+
+
+class Args(BaseModel):
+    n: int = 0
+    note: str = ""
+    tags: list[str] = []
+
+
+@shop.http("look", effect=Effect.READ)
+def look(args: Args) -> Request:
+    return Request.get("/look")
+
+
+@shop.http("job.state", effect=Effect.READ, poller=True)
+def state(args: Args) -> Request:
+    return Request.get("/state")
+
+
+@shop.http("mail.send", effect=Effect.IRREVERSIBLE, intent=lambda a: ("mail", a.n), contract=Contract())
+def send(args: Args) -> Request:
+    return Request.post("/mails", json={})
+
+
+def tool(name: str, version: int) -> Tool | None:
+    return app.registry.get((name, version))
+
+
+Said = tuple[str, dict[str, Any], str]
+"""A call: its tool, its arguments, and what came of it (`!` before an error, `?` before an open state)."""
+
+
+def history(turns: Sequence[Sequence[Said]], version: int = 1) -> list[ContextCall]:
+    made: list[Any] = []
+    for turn, said in enumerate(turns, start=1):
+        for ordinal, (name, arguments, came) in enumerate(said):
+            failed, open_ = came.startswith("!"), came.startswith("?")
+            made.append(
+                ContextCall(
+                    tenant="t", run=None, id=None, turn=turn, ordinal=ordinal, version=1, label="",  # type: ignore[arg-type]
+                    tool=name, arguments=json.dumps(arguments), result=None, receipt=None,
+                    state="FAILED" if failed else came[1:] if open_ else "SUCCEEDED",
+                    error=came[1:] if failed else None, tool_version=version,
+                    digest=None if failed or open_ else came,
+                )
+            )  # fmt: skip
+    return made
+
+
+def one(name: str, came: str = "[]", **arguments: Any) -> list[Said]:
+    return [(name, arguments, came)]
+
+
+A, B, C = one("look", n=1), one("look", "other", n=2), one("look", "third", n=3)
+POLL = one("job.state", "still running")
+GETS_STUCK = {
+    "the same call, and the same result": [A] * N,
+    "the same after other turns": [B, C, B, *[A] * N],
+    "a fixed error": [one("look", "!503")] * N,
+    "an effect that is one no more": [one("mail.send", "sent", n=1)] * N,
+    "two at once, in whatever order": [[*A, *B], [*B, *A], [*A, *B]],
+    "with a poller asked in between": [A, POLL, A, POLL, POLL, A],
+    "with a poller asked beside": [[*A, *POLL]] * N,
+    "A, B, A, B": [A, B] * N,
+    "A, B, A, B, begun with B": [A, *[A, B] * N],
+    "A, B, C": [A, B, C] * N,
+    "a tool there is not": [one("nothing", "!unknown_tool")] * N,
+    "one number changes": [one("look", n=n) for n in range(2 * N)],
+    "one text changes": [one("look", note=f"try {n}") for n in range(2 * N)],
+    "one item of a list changes": [one("look", tags=["a", str(n)]) for n in range(2 * N)],
+    "one number changes, and it fails alike": [one("mail.send", "!402", n=n) for n in range(2 * N)],
+    "two calls, a counter in each": [[*one("look", n=n), *one("look", "x", n=-n)] for n in range(2 * N)],
+    "A, B, and a counter in one": list(
+        itertools.chain.from_iterable((one("look", n=n), one("look", "x", note="b")) for n in range(2 * N))
+    ),
+    "calls that are beside it, and stay": [one("look", "?DISPATCHING", n=1)] * N,
+}
+GETS_ON = {
+    "nothing yet": [],
+    "one turn too few": [A] * (N - 1),
+    "an interruption": [A, A, B, A, A],
+    "another result each time": [one("look", f"r{n}") for n in range(20)],
+    "the same call many times in one turn": [[*A] * 20],
+    "a round too few": [A, B] * (N - 1),
+    "a poller": [POLL] * 200,
+    "a poller whose result changes slowly": [one("job.state", f"{n // 10} %") for n in range(200)],
+    "one number changes, but not often": [one("look", n=n) for n in range(2 * N - 1)],
+    "each is an effect": [one("mail.send", "sent", n=n) for n in range(50)],
+    "two arguments change": [one("look", n=n, note=str(n)) for n in range(20)],
+    "one argument more": [one("look", **{f"x{n}": 1}) for n in range(20)],
+    "a list that grows": [one("look", tags=["a"] * n) for n in range(20)],
+    "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
+}
+
+
+@pytest.mark.parametrize("turns", GETS_STUCK.values(), ids=GETS_STUCK)
+def test_a_run_that_learns_nothing_new_is_stuck(turns: Sequence[Sequence[Said]]) -> None:
+    version = 0 if turns[0][0][0] == "nothing" else 1
+    assert stuck(history(turns, version), N, tool) is not None
+    assert stuck(history(turns[:-1], version), N, tool) is None, "and not a turn earlier"
+
+
+@pytest.mark.parametrize("turns", GETS_ON.values(), ids=GETS_ON)
+def test_a_run_that_gets_on_is_not(turns: Sequence[Sequence[Said]]) -> None:
+    assert stuck(history(turns), N, tool) is None
+
+
+def test_the_sentence_names_tool_and_count() -> None:
+    assert stuck(history([A] * N), N, tool) == (
+        "look: called 3 turns in a row with the same arguments and the same result"
+    )
+    assert stuck(history([A, one("mail.send", "x")] * N), N, tool) == (
+        "look, then mail.send: called in a circle 3 times with the same arguments and the same results"
+    )
+    assert stuck(history([one("look", n=n) for n in range(6)]), N, tool) == (
+        "look: called 6 times in a row with the same result while only n changed"
+    )
+
+
+def test_a_long_name_of_a_planners_own_is_cut() -> None:
+    said = stuck(history([one("y" * 5000, "!unknown_tool")] * N, version=0), N, tool) or ""
+    assert "yyy" in said
+    assert len(said) < 300
+
+
+def test_calls_of_a_version_that_another_process_knows_do_not_count() -> None:
+    assert stuck(history([A] * N, version=2), N, tool) is None
+
+
+def test_how_far_back_is_looked_does_not_grow_with_the_run() -> None:
+    most = 4 * N
+    near = [A] * (N - 1) + [POLL] * (FAR * most - N - 1) + [A]
+    assert stuck(history(near), N, tool) is not None
+    assert stuck(history([A] * (N - 1) + [POLL] * (FAR * most) + [A]), N, tool) is None
+
+
+@given(st.lists(st.sampled_from([A, B, C, POLL, [*A, *B]]), max_size=40), st.integers(2, 6))
+def test_nothing_is_forgotten_by_looking_again(turns: list[list[Said]], repeats: int) -> None:
+    """What was stuck stays so until something else comes of a turn, however often it is asked."""
+    calls = history(turns)
+    assert stuck(calls, repeats, tool) == stuck(list(calls), repeats, tool)
+    if stuck(calls, repeats, tool) is not None and turns[-1] != POLL:
+        last = [turns[-1]] * repeats
+        assert stuck(history([*turns, *last]), repeats, tool) is not None
