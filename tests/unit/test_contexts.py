@@ -97,9 +97,9 @@ def test_views_are_what_is_stored_and_no_turn_sees_what_another_did_to_them() ->
     stored = [call(1, 0, 10, result=b'{"items":[1]}'), call(1, 1, 11, result=b"no json"), call(1, 2, 12)]
     first = views(stored, vouched)
     assert [asdict(view) for view in first] == [
-        asdict(CallView("1-0", "x", {"a": 1}, "FAILED", {"items": [1]})),
-        asdict(CallView("1-1", "x", {"a": 1}, "FAILED", "no json")),
-        asdict(CallView("1-2", "x", {"a": 1}, "FAILED", None)),
+        asdict(CallView("1-0", "x", {"a": 1}, "FAILED", {"items": [1]}, turn=1, ordinal=0)),
+        asdict(CallView("1-1", "x", {"a": 1}, "FAILED", "no json", turn=1, ordinal=1)),
+        asdict(CallView("1-2", "x", {"a": 1}, "FAILED", None, turn=1, ordinal=2)),
     ]
     first[0].result["items"].append(2)
     assert first[0].result == {"items": [1, 2]}

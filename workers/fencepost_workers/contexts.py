@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 from uuid import UUID
 
 from fencepost.ledger.reads import ContextCall, Subject
+from fencepost.ledger.turns import ContextTurn
 from fencepost.outcomes import doubtful, fits
 from fencepost.output import Output, shown, told_error, told_receipt, withheld
 from fencepost.states import CallState
 from fencepost.subjects import Run
 from fencepost.tools import CallView, Tool, load_result
+from fencepost.views import TurnView
 
 KEPT_FROM = 16
 """Calls from which on a run's are kept: a short history is read as fast as it is remembered."""
@@ -32,12 +34,16 @@ _CALL_BYTES = 500  # of a kept call beside its arguments and its result
 class Known:
     """The calls of one run as last read, in order, and the version up to which they are known.
 
-    `size` is about how many bytes they take.
+    `size` is about how many bytes they take. Of a run whose planner is a model also its turns, up to number
+    `heard` of its history, and `lost`: the code of the answer that was lost since the last of them.
     """
 
     calls: tuple[ContextCall, ...] = ()
     version: int = 0
     size: int = 0
+    turns: tuple[TurnView, ...] = ()
+    heard: int = 0
+    lost: str | None = None
 
     def grown(self, read: Sequence[ContextCall]) -> Known:
         """With what has been read above `version`, in order."""
@@ -45,10 +51,21 @@ class Known:
             return self
         version = max(self.version, *(call.version for call in read))
         if not self.calls or _place(self.calls[-1]) < _place(read[0]):  # all of them are new
-            return Known((*self.calls, *read), version, self.size + _size(read))
+            size = self.size + _size(read)
+            return replace(self, calls=(*self.calls, *read), version=version, size=size)
         calls = {call.id: call for call in (*self.calls, *read)}
         ordered = tuple(sorted(calls.values(), key=_place))
-        return Known(ordered, version, _size(ordered))
+        size = self.size - _size(self.calls) + _size(ordered)
+        return replace(self, calls=ordered, version=version, size=size)
+
+    def told(self, read: Sequence[ContextTurn]) -> Known:
+        """With what has been read of its turns above `heard`, in order."""
+        if not read:
+            return self
+        answers = [one for one in read if one.code is None]
+        size = self.size + sum(_CALL_BYTES + len(one.data or b"") for one in answers)
+        turns = (*self.turns, *map(turn_view, answers))
+        return replace(self, turns=turns, heard=read[-1].seq, lost=read[-1].code, size=size)
 
 
 def _place(call: ContextCall) -> tuple[int, int, UUID]:
@@ -78,12 +95,12 @@ class Contexts:
 
     def keep(self, run: Run, known: Known) -> None:
         """Remember what has been read; never less than is remembered already."""
-        if len(known.calls) < KEPT_FROM:
+        if len(known.calls) + len(known.turns) < KEPT_FROM:
             return
         key = run.tenant, run.id
         with self._lock:
             before = self._kept.pop(key, _NOTHING)
-            newest = max(before, known, key=lambda one: one.version)
+            newest = max(before, known, key=lambda one: (one.version, one.heard))
             self._kept[key] = newest
             self._total += newest.size - before.size
             while self._total > self._most:
@@ -106,6 +123,8 @@ class _View(CallView):
             state=call.state,
             error=told_error(call.error, output, ours=call.state in _OURS),
             receipt=told_receipt(call.receipt, output, tool.receipt if tool is not None else None),
+            turn=call.turn,
+            ordinal=call.ordinal,
             _call=call,
             _tool=tool,
             _output=output if tool is not None else None,
@@ -140,3 +159,24 @@ def views(calls: Iterable[ContextCall], known: Callable[[str, int], Tool | None]
     Of a tool that this process does not know nobody says what a planner may see: its result is withheld.
     """
     return tuple(_View(call, known(call.tool, call.tool_version)) for call in calls)
+
+
+def turn_view(one: ContextTurn) -> TurnView:
+    """What is kept of a turn, read. Total: what cannot be read says nothing."""
+    kept = _object(bytes(one.data or b"").decode("utf-8", "surrogatepass"))
+    raw = _object(kept.get("raw"))
+    text, wire, model = (raw.get(name) for name in ("text", "wire", "model"))
+    opaque = raw.get("opaque")
+    return TurnView(
+        one.turn or 0,
+        text if isinstance(text, str) else "",
+        one.objection,
+        wire if isinstance(wire, str) else "",
+        model if isinstance(model, str) else "",
+        tuple(part for part in opaque if isinstance(part, dict)) if isinstance(opaque, list) else (),
+    )
+
+
+def _object(text: object) -> Mapping[str, Any]:
+    value = load_result(text) if isinstance(text, str) else None
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,69 @@
+"""What a provider's own error comes to, told as a status or in the middle of a stream. PURE.
+
+Codes are those of outcomes (`http_429`, `http_503`), so that the breaker of the model's dependency reads
+them; an error within a stream is told as the status that it would have had.
+Sources: platform.claude.com/docs/en/api/errors; the error codes of the openai and anthropic SDKs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fencepost.canonical import sanitize
+from fencepost_workers.models.answers import WHY_CHARS, Ending, plain, word
+
+_IN_STREAM: Final = {
+    "overloaded_error": 529,
+    "rate_limit_error": 429,
+    "rate_limit_exceeded": 429,
+    "insufficient_quota": 429,
+    "timeout_error": 504,
+    "invalid_request_error": 400,
+    "invalid_prompt": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+}
+_TOO_LONG: Final = re.compile(
+    r"prompt is too long|maximum context length|exceeds? the context window|context window|too many tokens",
+    re.IGNORECASE,
+)
+_FILTERED: Final = re.compile(r"content_filter|content_policy|content_management|_policy(_violation)?\Z")
+_UNBILLED_5XX: Final = frozenset({503, 529})
+
+
+def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
+    """The ending, the code and what was said, of an error with this status, or (None) within a stream."""
+    inner = plain(plain(body).get("error")) or plain(body)
+    names = [word(inner.get("code")), word(inner.get("type"))]
+    said = word(inner.get("message")) or message
+    found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), 500)
+    number = found if status is None or status < 400 else status
+    why = sanitize(f"{next(filter(None, names), 'error')}: {said}", WHY_CHARS)
+    return _kind(number, names, said), f"http_{number}", why
+
+
+def _kind(number: int, names: list[str], said: str) -> Ending:
+    if number in {400, 413}:
+        if number == 413 or "context_length_exceeded" in names or _TOO_LONG.search(said):
+            return Ending.CONTEXT_EXCEEDED
+        if any(map(_FILTERED.search, names)):
+            return Ending.CONTENT_FILTER
+    return Ending.FAILED
+
+
+def unbilled(status: int) -> bool:
+    """Whether an answer of this status surely cost nothing: it was turned away before any model saw it.
+
+    Other 5xx may stand for an answer that was made and got lost on its way.
+    """
+    return 400 <= status < 500 or status in _UNBILLED_5XX
+
+
+def stream_error(event: Mapping[str, Any]) -> tuple[Ending, str, str]:
+    """As `failed`, of an event that tells of an error."""
+    return failed(None, event, "the provider told of an error")

@@ -1,0 +1,161 @@
+"""The wire of Anthropic Messages: its events, put down. PURE.
+
+The end of an answer is `message_stop` after a `message_delta` with its stop reason, of a block its
+`content_block_stop`. Arguments are the text of the `input_json_delta` events; the object that the first event
+of a block holds is used only where it is empty and no text came. Blocks of other types than text, thinking
+and tool_use are acts of the provider's own, as is a call by anybody but the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fencepost.models import Tokens
+from fencepost_workers.models.answers import Ending, Facts, Means, Piece, count, plain, word
+from fencepost_workers.models.failures import stream_error
+
+_STOPS: Final[Mapping[str, Means | Ending]] = {
+    "end_turn": Means.NORMAL,
+    "stop_sequence": Means.NORMAL,
+    "tool_use": Means.CALLS,
+    "max_tokens": Ending.TRUNCATED,
+    "model_context_window_exceeded": Ending.CONTEXT_EXCEEDED,
+    "refusal": Ending.REFUSED,
+    "pause_turn": Ending.PAUSED,
+}
+_TEXTS: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "signature",
+    "input_json_delta": "partial_json",
+}
+_GOES_IN: Final = {
+    "text_delta": "text",
+    "thinking_delta": "thinking",
+    "signature_delta": "thinking",
+    "input_json_delta": "tool_use",
+}
+
+
+class Messages:
+    """Puts down one stream."""
+
+    def __init__(self) -> None:
+        self.facts = Facts()
+        self._open: dict[Any, tuple[dict[str, Any], Piece]] = {}  # by index: the blocks not stopped
+        self._begun = False
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """One event. TooLong."""
+        kind, facts, index = word(event.get("type")), self.facts, event.get("index")
+        if facts.ended and kind not in {"ping", "error"}:
+            facts.faults.append("it goes on after its end")
+        match kind:
+            case "message_start":
+                self._start(plain(event.get("message")))
+            case "content_block_start":
+                self._begin(index, plain(event.get("content_block")))
+            case "content_block_delta":
+                self._more(index, plain(event.get("delta")))
+            case "content_block_stop":
+                self._stop(index)
+            case "message_delta":
+                self._delta(plain(event.get("delta")), plain(event.get("usage")))
+            case "message_stop":
+                self._end()
+            case "error":
+                facts.failed = facts.failed or stream_error(event)
+
+    def _start(self, message: Mapping[str, Any]) -> None:
+        if self._begun:
+            self.facts.faults.append("it begins twice")
+        self._begun = True
+        self.facts.response = word(message.get("id"))
+        self._used(plain(message.get("usage")))
+
+    def _used(self, usage: Mapping[str, Any]) -> None:
+        # Counts are cumulative, and what a later event leaves out stays as it was.
+        self.facts.usage |= {name: value for name, value in usage.items() if value is not None}
+
+    def _begin(self, index: Any, block: Mapping[str, Any]) -> None:
+        facts, kind = self.facts, word(block.get("type"))
+        if index in self._open:
+            facts.faults.append(f"block {index} begins before the one in its place is done")
+            return
+        piece = Piece(word(block.get("name")), word(block.get("id")))
+        self._open[index] = dict(block), piece
+        if kind == "tool_use":
+            caller = plain(block.get("caller")).get("type", "direct")
+            if caller != "direct" or block.get("toolset_name"):
+                facts.hosted.append(f"a call by {caller!r}, or one that is of no tool of ours")
+            if block.get("input"):
+                facts.faults.append(f"call {piece.name!r} began with arguments of which no text came")
+            facts.calls.append(piece)
+        elif kind not in {"text", "thinking", "redacted_thinking"}:
+            facts.hosted.append(f"a block of type {kind!r}")
+
+    def _more(self, index: Any, delta: Mapping[str, Any]) -> None:
+        kind = word(delta.get("type"))
+        block, piece = self._open.get(index, ({}, None))
+        if kind not in _TEXTS:  # citations and the like belong to a text
+            return
+        if piece is None or block.get("type") != _GOES_IN[kind]:
+            self.facts.faults.append(f"a {kind} for block {index}, which is none that takes it")
+            return
+        text = self.facts.grow(delta.get(_TEXTS[kind]))
+        if kind == "input_json_delta":
+            piece.arguments += text
+        else:
+            block[_TEXTS[kind]] = word(block.get(_TEXTS[kind])) + text
+
+    def _stop(self, index: Any) -> None:
+        block, piece = self._open.pop(index, ({}, None))
+        if piece is None:
+            self.facts.faults.append(f"block {index} is done and did not begin")
+            return
+        piece.whole = True
+        match block.get("type"):
+            case "tool_use":
+                piece.arguments = piece.arguments or "{}"
+            case "text":
+                self.facts.text.append(word(block.get("text")))
+            case _:
+                self.facts.opaque.append(block)
+
+    def _delta(self, delta: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
+        facts = self.facts
+        self._used(usage)
+        if delta.get("stop_reason") is None:
+            return
+        stop = word(delta["stop_reason"])
+        if facts.stop and facts.stop != stop:
+            facts.faults.append("it gives two stop reasons")
+        facts.stop, facts.means = stop, _STOPS.get(stop)
+
+    def _end(self) -> None:
+        facts = self.facts
+        facts.ended = bool(facts.stop)  # without a reason the answer has not said that it is one
+        facts.tokens = _tokens(facts.usage)
+        if not self._begun:
+            facts.faults.append("it ends and did not begin")
+        if self._open:
+            facts.faults.append(f"{len(self._open)} blocks did not come to their end")
+
+
+def _tokens(usage: Mapping[str, Any]) -> Tokens | None:
+    """Here the input excludes what a cache held. None where the provider did not say."""
+    if usage.get("input_tokens") is None or usage.get("output_tokens") is None:
+        return None
+    try:
+        thought = plain(usage.get("output_tokens_details"))
+        made = count(usage["output_tokens"])
+        return Tokens(
+            count(usage["input_tokens"]),
+            count(usage.get("cache_read_input_tokens")),
+            count(usage.get("cache_creation_input_tokens")),
+            made,
+            min(made, count(thought.get("reasoning_tokens", thought.get("thinking_tokens")))),
+        )
+    except ValueError:
+        return None

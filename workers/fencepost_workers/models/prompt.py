@@ -1,0 +1,219 @@
+"""The one request that a context makes, for each wire: the same bytes on every rebuild. PURE.
+
+    instructions, tools, the run's input, then turn by turn: what the model said, its calls, one result each
+
+`Prompt.body` holds the arguments of the SDK's `create`. Temperature and its kind are sent only if the
+application says so: some models refuse them. Shapes as in platform.openai.com/docs/api-reference and
+platform.claude.com/docs/en/api/messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fencepost.models import AgentSpec, ModelSpec, Wire
+from fencepost.tools import Context
+from fencepost_workers.models.declared import Declared
+from fencepost_workers.models.transcript import STANDING, Exchange, Transcript, estimate, transcript
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A request: `tokens` as estimated; for `left_out` turns and of `cut` results the window had no room."""
+
+    body: Mapping[str, Any]
+    digest: str
+    tokens: int
+    left_out: int
+    cut: int
+
+
+def prompt(model: ModelSpec, agent: AgentSpec, declared: Declared, context: Context) -> Prompt:
+    """What `model` is asked for the next turn of this context."""
+    instructions = f"{agent.instructions}\n\n{STANDING}"
+    head = _HEADS[model.wire](model, instructions, declared)
+    told = transcript(
+        context,
+        declared,
+        window=min(agent.window, model.window),
+        fixed=len(_text(head).encode("utf-8", "surrogatepass")),
+        asked=f"{model.wire} {model.model}",
+    )
+    body = _storable({**head, **_TURNS[model.wire](instructions, told)})
+    digest = hashlib.sha256(_text(body).encode()).hexdigest()
+    return Prompt(body, digest, estimate(told.size), told.left_out, told.cut)
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _storable(body: dict[str, Any]) -> dict[str, Any]:
+    """The body with nothing in it that UTF-8 has no bytes for: half characters become question marks."""
+    text = _text(body)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        body = json.loads(text.encode("utf-8", "replace"))
+    return body
+
+
+# -- OpenAI Responses ----------------------------------------------------------------------------------------
+
+
+def _responses_head(model: ModelSpec, instructions: str, declared: Declared) -> dict[str, Any]:
+    tools = [
+        {
+            "type": "function",
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": tool.schema,
+            "strict": False,
+        }
+        for tool in declared.tools
+    ]
+    return {
+        "model": model.model,
+        "instructions": instructions,
+        "max_output_tokens": model.max_output,
+        "store": False,
+        **({"tools": tools} if tools else {}),
+    }
+
+
+def _responses(_instructions: str, told: Transcript) -> dict[str, Any]:
+    items: list[dict[str, Any]] = [_user(told.first)]
+    for exchange in told.exchanges:
+        items += [dict(part) for part in exchange.opaque]
+        if exchange.text:
+            items.append({"role": "assistant", "content": exchange.text})
+        for call in exchange.calls:
+            called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+            items.append({"type": "function_call", **called})
+        for call in exchange.calls:
+            items.append({"type": "function_call_output", "call_id": call.id, "output": call.result})
+        if exchange.note:
+            items.append(_user(exchange.note))
+    return {"input": [*items, *([_user(told.last)] if told.last else [])]}
+
+
+def _user(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+# -- OpenAI Chat Completions ---------------------------------------------------------------------------------
+
+
+def _chat_head(model: ModelSpec, _instructions: str, declared: Declared) -> dict[str, Any]:
+    tools = [
+        {
+            "type": "function",
+            "function": {
+                "name": tool.name,
+                "description": tool.description,
+                "parameters": tool.schema,
+            },
+        }
+        for tool in declared.tools
+    ]
+    old = {"max_tokens", "max_completion_tokens"} & set(model.parameters)
+    return {
+        "model": model.model,
+        **({} if old else {"max_completion_tokens": model.max_output}),
+        **({"tools": tools} if tools else {}),
+    }
+
+
+def _chat(instructions: str, told: Transcript) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}, _user(told.first)]
+    for exchange in told.exchanges:
+        if exchange.calls or exchange.text:
+            messages.append(_chat_turn(exchange))
+        messages += [
+            {"role": "tool", "tool_call_id": call.id, "content": call.result} for call in exchange.calls
+        ]
+        if exchange.note:
+            messages.append(_user(exchange.note))
+    return {"messages": [*messages, *([_user(told.last)] if told.last else [])]}
+
+
+def _chat_turn(exchange: Exchange) -> dict[str, Any]:
+    calls = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": call.arguments},
+        }
+        for call in exchange.calls
+    ]
+    said: dict[str, Any] = {"role": "assistant", "content": exchange.text or None}
+    return {**said, "tool_calls": calls} if calls else said
+
+
+# -- Anthropic Messages --------------------------------------------------------------------------------------
+
+
+def _messages_head(model: ModelSpec, instructions: str, declared: Declared) -> dict[str, Any]:
+    tools = [
+        {"name": tool.name, "description": tool.description, "input_schema": tool.schema}
+        for tool in declared.tools
+    ]
+    return {
+        "model": model.model,
+        "system": instructions,
+        "max_tokens": model.max_output,
+        **({"tools": tools} if tools else {}),
+    }
+
+
+def _messages(_instructions: str, told: Transcript) -> dict[str, Any]:
+    messages: list[dict[str, Any]] = []
+
+    def say(role: str, blocks: list[dict[str, Any]]) -> None:
+        """Turns alternate: what one side says in a row is one message."""
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += blocks
+        elif blocks:
+            messages.append({"role": role, "content": blocks})
+
+    say("user", _words(told.first))
+    for exchange in told.exchanges:
+        said = [dict(part) for part in exchange.opaque] if exchange.calls or exchange.text.strip() else []
+        said += _words(exchange.text)
+        for call in exchange.calls:
+            called = {"id": call.id, "name": call.name, "input": json.loads(call.arguments)}
+            said.append({"type": "tool_use", **called})
+        say("assistant", said)
+        results: list[dict[str, Any]] = [
+            {
+                "type": "tool_result",
+                "tool_use_id": call.id,
+                "content": call.result,
+                "is_error": not call.succeeded,
+            }
+            for call in exchange.calls
+        ]
+        say("user", results + _words(exchange.note))
+    say("user", _words(told.last))
+    return {"messages": messages}
+
+
+def _words(text: str) -> list[dict[str, Any]]:
+    """A text as a block; none for one of blanks, which this wire refuses."""
+    return [{"type": "text", "text": text}] if text.strip() else []
+
+
+_HEADS: Final[Mapping[Wire, Callable[[ModelSpec, str, Declared], dict[str, Any]]]] = {
+    Wire.RESPONSES: _responses_head,
+    Wire.CHAT: _chat_head,
+    Wire.MESSAGES: _messages_head,
+}
+_TURNS: Final[Mapping[Wire, Callable[[str, Transcript], dict[str, Any]]]] = {
+    Wire.RESPONSES: _responses,
+    Wire.CHAT: _chat,
+    Wire.MESSAGES: _messages,
+}
