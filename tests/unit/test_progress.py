@@ -108,7 +108,7 @@ GETS_ON = {
     "one number changes, but not often": [one("look", n=n) for n in range(2 * N - 1)],
     "each is an effect": [one("mail.send", "sent", n=n) for n in range(50)],
     "two arguments change": [one("look", n=n, note=str(n)) for n in range(20)],
-    "one argument more": [one("look", **{f"x{n}": 1}) for n in range(20)],
+    "one argument more": [[("look", {f"x{n}": 1}, "[]")] for n in range(20)],
     "a list that grows": [one("look", tags=["a"] * n) for n in range(20)],
     "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
 }

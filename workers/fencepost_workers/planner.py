@@ -15,8 +15,8 @@ from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.ledger import reads
 from fencepost.ledger.reads import ContextCall, Prepared
-from fencepost.outcomes import result_text, told
 from fencepost.models import Spent
+from fencepost.outcomes import result_text, told
 from fencepost.planners import PlannerSpec
 from fencepost.progress import stuck
 from fencepost.proposals import WITHHELD, Rejected, Validated, validate
@@ -103,8 +103,10 @@ class Planner(Role):
             return app.registry.get((name, version))
 
         if (still := stuck(known.calls, budget_of(run.request).repeats, known_tool)) is not None:
-            ends = {"code": "no_progress", "message": still, "stop": StopReason.NO_PROGRESS}
-            return c.RecordPlanLost(**fields, **ends, term=held.term, spent=Spent())
+            no_progress = StopReason.NO_PROGRESS
+            return c.RecordPlanLost(
+                **fields, term=held.term, code=no_progress, message=still, stop=no_progress, spent=Spent()
+            )
         spec = app.find_planner(run.planner, run.planner_version)
         context = context_of(run, known.calls, known_tool)
         try:
