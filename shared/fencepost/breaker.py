@@ -93,6 +93,8 @@ _CLASSES: Final = {
     "in_progress": FailureClass.UNCLEAR,
     "oversize": FailureClass.UNCLEAR,
     "cancelled": FailureClass.OURS,
+    "damaged_result": FailureClass.OURS,
+    "planner_error": FailureClass.OURS,
     "deadline_passed": FailureClass.OURS,
     "exception": FailureClass.OURS,
     "invalid_request": FailureClass.OURS,
@@ -104,7 +106,8 @@ _CLASSES: Final = {
     "worker_error": FailureClass.OURS,
     "worker_lost": FailureClass.OURS,
 }
-_CLOSING: Final = frozenset({"http_429", "http_503"})
+_CLOSING: Final = frozenset({"http_429", "http_503", "http_529"})
+"""The last one is what a provider of models answers when it is overloaded."""
 
 
 @dataclass(frozen=True, slots=True)

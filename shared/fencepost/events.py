@@ -72,6 +72,8 @@ class EventType(StrEnum):
     CALL_DETACHED = "CallDetached"
     CALL_AWAITED = "CallAwaited"
     RUN_REPINNED = "RunRepinned"
+    PLAN_DEFERRED = "PlanDeferred"
+    MODEL_PASSED_OVER = "ModelPassedOver"
 
 
 PROOFS = frozenset(

@@ -187,13 +187,26 @@ def _planned(run: Run, fact: Fact) -> Changes:
     kept: Changes = {"fruitless": run.fruitless + 1} if counted else {}
     if met := fact.data.get("markers"):
         kept["markers"] = marked(run.markers, met)
-    done = {"turn": fact["turn"], "owner": None, "failures": 0, "ready_at": fact.at}
+    done = {"turn": fact["turn"], "owner": None, "failures": 0, "outages": 0, "ready_at": fact.at}
     return {"status": R.ACTING, **done, **kept, **_spent(run, fact)}
 
 
 def _plan_lost(run: Run, fact: Fact) -> Changes:
-    again = {"failures": run.failures + 1, "ready_at": fact.time("ready_at")}
+    again: Changes = {"failures": run.failures + 1, "ready_at": fact.time("ready_at")}
+    if fact.data.get("outage"):  # its provider's failure, not its own
+        again["outages"] = run.outages + 1
+    if fact.data.get("taken") is False:  # turned away unread: no turn was spent
+        again["requests"] = run.requests - 1
     return {"owner": None, **again, **_spent(run, fact)}
+
+
+def _plan_deferred(_run: Run, fact: Fact) -> Changes:
+    return {"owner": None, "ready_at": fact.time("ready_at"), **fact.kept("fence")}
+
+
+def _passed_over(run: Run, fact: Fact) -> Changes:
+    failures: int = fact["failures"]
+    return {"failures": failures, "outages": run.outages + failures - run.failures}
 
 
 def _completed(run: Run, fact: Fact) -> Changes:
@@ -203,7 +216,7 @@ def _completed(run: Run, fact: Fact) -> Changes:
 
 def _repinned(_run: Run, fact: Fact) -> Changes:
     version = {"planner_version": fact["to"], "fence": fact["fence"]}
-    return {"owner": None, "failures": 0, "ready_at": fact.at, **version}
+    return {"owner": None, "failures": 0, "outages": 0, "ready_at": fact.at, **version}
 
 
 def _stopping(_run: Run, fact: Fact) -> Changes:
@@ -237,4 +250,6 @@ _RUN_RULES: Mapping[EventType, Callable[[Run, Fact], Changes]] = {
     E.COMPENSATION_DEFERRED: _run_deferred,
     E.REPAIR_DECIDED: _compensating,
     E.RUN_REPINNED: _repinned,
+    E.PLAN_DEFERRED: _plan_deferred,
+    E.MODEL_PASSED_OVER: _passed_over,
 }

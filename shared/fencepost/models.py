@@ -163,6 +163,11 @@ class AgentSpec:
         """Whom to ask after so many lost answers in a row."""
         return self.models[min(failures // self.failures_each, len(self.models) - 1)]
 
+    def later(self, failures: int) -> list[tuple[int, ModelSpec]]:
+        """Whom to ask after that one, each with the least number of lost answers that makes it its turn."""
+        first = failures // self.failures_each + 1
+        return [(n * self.failures_each, model) for n, model in enumerate(self.models) if n >= first]
+
 
 class ModelOptions(TypedDict, total=False):
     """What a model may say; meanings and defaults are those of `ModelSpec`."""

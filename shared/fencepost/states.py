@@ -195,6 +195,9 @@ CALL_BORN = frozenset({C.INTENT_RECORDED, C.AWAITING_APPROVAL, C.REJECTED, C.CAN
 _STOPPED_FROM_FORWARD = "STOPPING COMPENSATING STOPPED"
 RUN_HOPS: Hops = _hops(
     ("claim", "QUEUED ACTING PLANNING", "PLANNING " + _STOPPED_FROM_FORWARD),
+    # Put off: its model's provider is left alone. Nobody holds it then.
+    ("claim", "QUEUED", "QUEUED"),
+    ("claim", "ACTING", "ACTING"),
     ("claim", "STOPPING", "STOPPING COMPENSATING STOPPED"),
     ("claim", "COMPENSATING", "COMPENSATING STOPPED"),
     ("term", "PLANNING", "PLANNING ACTING COMPLETED " + _STOPPED_FROM_FORWARD),

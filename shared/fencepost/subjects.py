@@ -23,9 +23,9 @@ class Run:
     """One run as the `runs` table holds it. Counters are folds of the events, never set by a caller.
 
     `open`: calls not ended; `unsettled`: DISPATCHING or UNKNOWN; `repairs`: NEEDS_REPAIR; `effects`: own
-    committed effects not offset; `failures`: planner failures in a row; `ready_at`: when its next step is
-    due; `tainted`: the number of the event by which it first learnt what nobody vouches for; `awaiting`:
-    calls that wait for an approval.
+    committed effects not offset; `failures`: planner failures in a row, `outages` of them its model
+    provider's own; `ready_at`: when its next step is due; `tainted`: the number of the event by which it
+    first learnt what nobody vouches for; `awaiting`: calls that wait for an approval.
 
     `tokens` and `cost` (millionths of the currency its models are priced in) are what its own models used,
     `held_tokens` and `held_cost` what the open model request may still use; `bytes`: of the bodies of its
@@ -81,6 +81,7 @@ class Run:
     below: str | None = None
     markers: str | None = None
     traceparent: str | None = None
+    outages: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ class Known:
     planner_attempts: int = 5
     limited: frozenset[str] = frozenset()
     """Scopes of dependencies with a limit for the whole fleet."""
+    providers: frozenset[str] = frozenset()
+    """Scopes of the dependencies that models are asked at."""
     engines: Engines | None = None
     agent: Callable[[str, int], AgentSpec | None] = lambda _name, _version: None
     """The model that a planner is, if it is one: what its requests may use is reserved first."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from fencepost import breaker, deadlines
 from fencepost.breaker import Blocked, FailureClass, Health
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import Full
 from fencepost.decide.fold import Fold
+from fencepost.dependencies import DependencySpec
 from fencepost.events import EventType
 from fencepost.subjects import Call
 from fencepost.tools import Tool
@@ -24,7 +26,12 @@ E = EventType
 
 def health(fold: Fold, call: Call) -> Health:
     """How the dependency of a call is, as the changes so far leave it."""
-    return fold.dependencies.get(call.scope) or Health(call.scope)
+    return health_of(fold, call.scope)
+
+
+def health_of(fold: Fold, scope: str) -> Health:
+    """How a dependency is, as the changes so far leave it."""
+    return fold.dependencies.get(scope) or Health(scope)
 
 
 def _set(fold: Fold, old: Health, new: Health) -> None:
@@ -35,11 +42,18 @@ def _set(fold: Fold, old: Health, new: Health) -> None:
 
 def admit(fold: Fold, call: Call, tool: Tool, timeout: timedelta) -> Blocked | Full | None:
     """None lets the call pass, and takes its place among probes and under limits; else why it has to wait."""
-    held = health(fold, call)
     until = deadlines.takeover_at(fold.now + timeout, tool.dependency.grace)
-    found = breaker.admit(held, tool.dependency, call=call.id, now=fold.now, until=until)
+    return admit_to(fold, call.scope, tool.dependency, call.id, until)
+
+
+def admit_to(
+    fold: Fold, scope: str, spec: DependencySpec, subject: UUID, until: datetime
+) -> Blocked | Full | None:
+    """`admit` for any subject, whose request counts no more after `until`."""
+    held = health_of(fold, scope)
+    found = breaker.admit(held, spec, call=subject, now=fold.now, until=until)
     if isinstance(found, breaker.Full):
-        return Full(call.scope, found.limit, found.until - fold.now)
+        return Full(scope, found.limit, found.until - fold.now)
     if isinstance(found, Blocked):
         return found
     _set(fold, held, found)
@@ -59,17 +73,24 @@ def put_off(
     fold: Fold, call: Call, blocked: Blocked, last: datetime
 ) -> tuple[datetime | None, dict[str, Any]]:
     """When a blocked call is looked at again (None: not before `last`), and what its history says of it."""
-    held = health(fold, call)
+    return put_off_from(fold, call.scope, blocked, last)
+
+
+def put_off_from(
+    fold: Fold, scope: str, blocked: Blocked, last: datetime
+) -> tuple[datetime | None, dict[str, Any]]:
+    """`put_off` for any subject."""
+    held = health_of(fold, scope)
     due = breaker.wake_at(blocked, held, now=fold.now, last=last, rand=fold.command.rand)
-    why = f"dependency {call.scope} is {blocked.state}: {blocked.reason}"
+    why = f"dependency {scope} is {blocked.state}: {blocked.reason}"
     return due, {"reason": why, "breaker": blocked.state}
 
 
-def wait_for_room(fold: Fold, call: Call, full: Full) -> tuple[datetime, dict[str, Any]]:
-    """The same for a call that meets a limit, where it cannot simply be asked for again."""
+def wait_for_room(fold: Fold, full: Full) -> tuple[datetime, dict[str, Any]]:
+    """The same for a subject that meets a limit, where it cannot simply be asked for again."""
     pause = full.wait + timedelta(seconds=0.1 + fold.command.rand)
     return deadlines.plus(fold.now, pause), {
-        "reason": f"dependency {call.scope}: its {full.limit} is used up"
+        "reason": f"dependency {full.scope}: its {full.limit} is used up"
     }
 
 
@@ -83,8 +104,14 @@ def extended(call: Call, due: datetime, now: datetime) -> dict[str, str]:
 
 def learn(fold: Fold, call: Call, tool: Tool, said: breaker.Learnt) -> None:
     """Keep what an attempt or a question has told of its dependency."""
-    held, rand = health(fold, call), fold.command.rand
-    _set(fold, held, breaker.learn(held, tool.dependency, said, call=call.id, now=fold.now, rand=rand))
+    learn_of(fold, call.scope, tool.dependency, call.id, said)
+
+
+def learn_of(fold: Fold, scope: str, spec: DependencySpec, subject: UUID, said: breaker.Learnt) -> Health:
+    """`learn` from any subject; how the dependency is then."""
+    held, rand = health_of(fold, scope), fold.command.rand
+    _set(fold, held, breaker.learn(held, spec, said, call=subject, now=fold.now, rand=rand))
+    return health_of(fold, scope)
 
 
 def decision(fold: Fold, call: Call, code: str, again: datetime) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.deadlines import retry_at
+from fencepost.decide import provider
 from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
@@ -96,6 +97,9 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         stop(fold, *reason, asked=False)
         return Done(fold.run.status)
     timeout = min(command.cap, run.deadline - fold.now)
+    held_up = provider.admit(fold, command, timeout, lambda model: _dear(fold, model) is None)
+    if held_up is not None:
+        return held_up
     ready_at = rfc3339(fold.now + timeout + command.grace)
     _take(fold, command)
     fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at} | _held(fold))
@@ -129,8 +133,8 @@ def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:
         return StopReason.DEADLINE_EXCEEDED, f"the run's deadline was {rfc3339(run.deadline)}"
     if fold.takeovers >= fold.known.takeover_limit:
         return StopReason.PLANNER_FAILED, f"the planner's worker was lost {fold.takeovers} times in a row"
-    if run.failures >= fold.known.planner_attempts:
-        return StopReason.PLANNER_FAILED, f"the planner failed {run.failures} times in a row"
+    if (own := run.failures - run.outages) >= fold.known.planner_attempts:
+        return StopReason.PLANNER_FAILED, f"the planner failed {own} times in a row"
     limits, used = budget(fold), usage(fold)
     if (spent := exhausted(limits, used, next="turn")) is not None:
         return StopReason.BUDGET_EXHAUSTED, spent
@@ -138,10 +142,17 @@ def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:
         return StopReason.HISTORY_LIMIT, grown
     if run.fruitless >= limits.fruitless:
         return StopReason.NO_PROGRESS, f"no intent came from {run.fruitless} turns in a row"
-    model, worst = _asked(fold) or (None, None)
-    if (dear := unaffordable(limits, used, worst, model.name if model is not None else "")) is not None:
+    model, _ = _asked(fold) or (None, None)
+    if (dear := _dear(fold, model)) is not None:
         return StopReason.BUDGET_EXHAUSTED, dear
     return None
+
+
+def _dear(fold: Fold, model: ModelSpec | None) -> str | None:
+    """Why what is left does not allow for a request to this model (None: to a planner that is none)."""
+    agent = fold.known.agent(fold.run.planner, fold.run.planner_version)
+    worst = model.worst(agent.window, fold.now.date()) if agent is not None and model is not None else None
+    return unaffordable(budget(fold), usage(fold), worst, model.name if model is not None else "")
 
 
 def record_turn(fold: Fold, command: RecordTurn) -> Answer:
@@ -151,6 +162,7 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         return Fenced()
     fold.present(run.id, "term")
     fold.takeovers = 0
+    provider.answered(fold)
     if len(command.proposals) > MAX_PROPOSALS:
         many = f"{len(command.proposals)} proposals in one turn; at most {MAX_PROPOSALS} are taken"
         lost = settled(run, command.spent) | _said(command)
@@ -198,7 +210,7 @@ def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
         return Fenced()
     fold.present(run.id, "term")
     again = retry_at(fold.now, *_pause(fold), command.retry_after)
-    kept = settled(run, command.spent) | _said(command)
+    kept = settled(run, command.spent) | _said(command) | provider.lost(fold, command)
     answer = _lost(fold, command.code, command.message, again, kept)
     if command.stop is not None:
         stop(fold, command.stop, command.message, asked=False)

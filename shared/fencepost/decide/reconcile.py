@@ -157,7 +157,7 @@ def _gate(fold: Fold, call: Call, tool: Tool) -> Answer | None:
     if held_up is None:
         return None
     if isinstance(held_up, Full):
-        due, why = gate.wait_for_room(fold, call, held_up)
+        due, why = gate.wait_for_room(fold, held_up)
     else:
         found, why = gate.put_off(fold, call, held_up, NEVER)
         assert found is not None

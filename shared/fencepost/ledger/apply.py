@@ -142,7 +142,7 @@ class Ledger:
         watched = (self._known.limited | self._ill) & health.hinted(batch)
         learnt: dict[int, Authority | None] = {}
         while True:
-            loaded = load(connection, pipeline, batch, self._worker_ttl, watched)
+            loaded = load(connection, pipeline, batch, self._worker_ttl, watched, self._known.providers)
             ill = {scope for scope, held in loaded.dependencies.items() if not held.well}
             if ill != self._ill & loaded.dependencies.keys():
                 self._ill = (self._ill - loaded.dependencies.keys()) | ill

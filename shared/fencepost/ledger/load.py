@@ -21,6 +21,7 @@ from fencepost.allowances import Used
 from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.decide.fold import Known, Row
+from fencepost.dependencies import DependencySpec
 from fencepost.ledger import health, rows, standing
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
@@ -140,6 +141,8 @@ class Loaded:
     """By scope; a dependency without a row is well."""
     locked: frozenset[str] = frozenset()
     """Scopes of which the row is locked."""
+    read: frozenset[str] = frozenset()
+    """Scopes that were named to be read, for models; those of calls follow from the calls."""
     epoch: int | None = None
     """The epoch under which the ledger is held, if it is."""
     standing: Standing = EVERYBODY
@@ -153,10 +156,34 @@ class Loaded:
         account that was renamed since keeps its limit for the calls that were open.
         """
         needed = {scope for scope, held in self.dependencies.items() if not held.well}
+        asked, failed = self._models(batch, known)
+        if needed & known.providers:  # read because there are such models, perhaps for nobody in this batch
+            called = {call.scope for calls in self.calls.values() for call in calls.values()}
+            needed -= known.providers - called - asked.keys()
+        needed |= {scope for scope, spec in asked.items() if spec.limited or scope not in self.read} | failed
         if known.limited:
             depended = [call for x in batch if (call := self._depended(x)) is not None]
             needed |= {call.scope for call in depended if _limited(call, known)}
         return frozenset(needed) - self.locked
+
+    def _models(self, batch: Sequence[c.Command], known: Known) -> tuple[dict[str, DependencySpec], set[str]]:
+        """The dependencies of the models that these commands may ask or tell of, by what the runs say; and
+        those that have failed. Workers name them only to spare a second look.
+        """
+        asked: dict[str, DependencySpec] = {}
+        failed: set[str] = set()
+        for x in batch:
+            run = self.runs.get((x.tenant, x.run)) if isinstance(x, health.OfModel) else None
+            agent = known.agent(run.planner, run.planner_version) if run is not None else None
+            if run is None or agent is None:
+                continue
+            models = [agent.model(run.failures)]
+            if isinstance(x, c.ClaimRun):  # a lost worker is one failure more, and a closed one passed over
+                models += [model for _, model in agent.later(run.failures)]
+            asked |= {model.scope: model.dependency for model in models}
+            if isinstance(x, c.RecordPlanLost) and health.said(x).failed:
+                failed.add(models[0].scope)
+        return asked, failed
 
     def _depended(self, command: c.Command) -> Call | None:
         if isinstance(command, c.ClaimCall | c.ClaimDoubt):
@@ -273,25 +300,28 @@ def load(
     batch: Sequence[c.Command],
     worker_ttl: timedelta,
     watched: frozenset[str] = frozenset(),
+    providers: frozenset[str] = frozenset(),
 ) -> Loaded:
     """Take the batch's locks and read its state. Psycopg errors (lock timeout, deadlock) come as they are.
 
-    `watched` are the scopes of dependencies whose rows are locked, should the batch touch them.
+    `watched` are the scopes of dependencies whose rows are locked, should the batch touch them, `providers`
+    those of all models, of which the rows are read if it concerns any.
     """
     of = wanted(batch)
-    args = parameters(of, worker_ttl) | health.failing(batch) | {"watched": rows.text_array(watched)}
+    args = parameters(of, worker_ttl) | health.concerned(batch, watched, providers)
     args |= standing.persons(batch)
     shape = bool(of.calls), bool(of.whole)
     runs = connection.execute(LOCK_RUNS, args)
     if of.new:
         connection.execute(NEW_KEYS, args)
     operations = connection.execute(LOCK_OPERATIONS[shape], args)
-    ill = _lock_dependencies(connection, batch, args, watched)
+    ill = _lock_dependencies(connection, args, watched)
     locked = [connection.execute(LOCK_CLAIMED, args)] if of.claims else []
     locked.append(connection.execute(LOCK_ROWS, args))
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
-    depended = connection.execute(health.READ_DEPENDENCIES, args) if health.depends(batch) else ()
+    depends = watched or health.depends(batch)
+    depended = connection.execute(health.READ_DEPENDENCIES, args) if depends else ()
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
@@ -310,14 +340,15 @@ def load(
     loaded.half_locked = _half_locked(batch, of, loaded)
     held = [made(Health, row) for row in ill]
     loaded.locked = frozenset(one.scope for one in held)
+    loaded.read = health.named(batch, watched, providers)
     loaded.dependencies = {one.scope: one for one in [*(made(Health, row) for row in depended), *held]}
     return loaded
 
 
 def _lock_dependencies(
-    connection: Connection, batch: Sequence[c.Command], args: dict[str, Any], watched: frozenset[str]
+    connection: Connection, args: dict[str, Any], watched: frozenset[str]
 ) -> Iterable[Sequence[Any]]:
-    if not health.depends(batch) or not (watched or health.any_failing(args)):
+    if not (watched or health.any_ill(args)):
         return ()
     connection.execute(health.NEW_DEPENDENCIES, args)
     return connection.execute(health.LOCK_DEPENDENCIES, args)

@@ -41,7 +41,11 @@ _UNCHANGING = f"""
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        IF NEW.turn < OLD.turn OR NEW.requests < OLD.requests OR NEW.calls < OLD.calls
+        -- A question that a provider has turned away unread is none, with the event that says so.
+        IF NEW.turn < OLD.turn OR (NEW.requests < OLD.requests AND NEW.requests < OLD.requests - (
+                SELECT count(*) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
+                AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
            OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
            OR NEW.bytes < OLD.bytes THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
@@ -110,6 +114,10 @@ _PRESENTED = f"""
             RAISE EXCEPTION 'run %: term %/% is not the accepted one', NEW.id, by_owner, by_fence
                 USING ERRCODE = 'FP002';
         END IF;
+        IF via = 'claim' AND NEW.status IN ('QUEUED', 'ACTING') AND NEW.owner IS NOT NULL THEN
+            RAISE EXCEPTION 'run %: nobody holds it while it is %', NEW.id, NEW.status
+                USING ERRCODE = 'FP001';
+        END IF;
         IF via NOT IN ('term', 'claim') AND (NEW.fence <= OLD.fence OR NEW.owner IS NOT NULL) THEN
             RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
                 USING ERRCODE = 'FP002';
@@ -165,10 +173,10 @@ BEGIN
 {_UNCHANGING.strip(chr(10))}
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.tokens, NEW.cost,
+            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
             NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.tokens, OLD.cost,
+            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
             OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
 {_PRESENTED.strip(chr(10))}
