@@ -3,9 +3,9 @@
     notes = app.memory("notes")
 
 registers four tools on the space `notes`, each tenant's own: `notes.write` and `notes.restore` (a call with
-the version it expects, 0: there is none yet), `notes.read` and `notes.list`. Of concurrent writers that expect
-the same version exactly one wins; the others' calls FAIL with the code `version_conflict` and the version that
-is current, and their runs go on unless the memory is declared `required`.
+the version it expects, 0: there is none yet), `notes.read` and `notes.list`. Of concurrent writers that
+expect the same version exactly one wins; the others' calls FAIL with the code `version_conflict` and the
+version that is current, and their runs go on unless the memory is declared `required`.
 
 A write has one effect per operation key, for ever: the key is kept with the version it wrote, so a repeat is
 answered what the first was, and a lookup by key sees every write that has begun. A stopped run's writes are
@@ -13,7 +13,7 @@ offset by restoring what was before, unless somebody has written since.
 
 A read honours read-your-writes: it gives no version below the newest this run, or one it descends from, has
 written. A replica that lags is waited for, up to `wait` and the attempt's time; then the answer is a typed
-one, `{"stale": true, "have": 3, "need": 5}`, and no value. Writes of other runs may be missing from a replica.
+one, `{"stale": true, "have": 3, "need": 5}`, and no value. What others wrote may be missing from a replica.
 
 Who wrote a value in a run that had learnt what nobody vouches for taints whoever reads it: memory launders
 nothing. Values are JSON in canonical form, without floats.
@@ -175,7 +175,7 @@ class MemoryStore(Protocol):
         ...
 
     def keys(self, tenant: str, space: str, prefix: str, after: str, limit: int) -> Sequence[Listed]:
-        """Keys that exist, of those that begin with `prefix` and come after `after`, in order. Not lagging."""
+        """Keys that exist, begin with `prefix` and come after `after`, in order. Not to lag behind."""
         ...
 
 
@@ -277,7 +277,7 @@ class Written(BaseModel):
 
 
 class Reading(BaseModel):
-    """Result of a read. With `stale` no value: version `have` is known where was asked, `need` was written."""
+    """Result of a read. With `stale` no value: `have` is what is known there, `need` what was written."""
 
     key: str
     version: int | None = None
@@ -346,11 +346,11 @@ def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
             raise ValueError(f"a value of {space} has at most {spec.max_bytes} bytes as JSON, not {size}")
 
     @home.python(f"{space}.restore", effect=Effect.REVERSIBLE, returns=Written, **writes)
-    def restore(args: Restore, attempt: Attempt) -> Any:
+    def restore(args: Restore, attempt: Attempt) -> Any:  # noqa: ARG001
         raise _served(space)
 
     @home.python(f"{space}.write", effect=Effect.REVERSIBLE, returns=Written, check=check, **writes)
-    def write(args: Write, attempt: Attempt) -> Any:
+    def write(args: Write, attempt: Attempt) -> Any:  # noqa: ARG001
         raise _served(space)
 
     @home.python(
@@ -361,11 +361,11 @@ def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
         inline_bytes=2 * MAX_VALUE_BYTES,
         **reads,
     )
-    def read(args: Read, attempt: Attempt) -> Any:
+    def read(args: Read, attempt: Attempt) -> Any:  # noqa: ARG001
         raise _served(space)
 
     @home.python(f"{space}.list", effect=Effect.READ, returns=Listing, inline_bytes=64 * 1024, **reads)
-    def listed(args: List, attempt: Attempt) -> Any:
+    def listed(args: List, attempt: Attempt) -> Any:  # noqa: ARG001
         raise _served(space)
 
     offset = _offset(f"{space}.restore")

@@ -1,4 +1,4 @@
-"""Retrieval: documents that come with their source's version and an as-of, and what became of stale ones. PURE.
+"""Retrieval: documents with their source's version and an as-of, and what becomes of stale ones. PURE.
 
     app.retrieval("docs", search=find, max_age=timedelta(days=30))
 
@@ -84,7 +84,7 @@ class Retrieved(BaseModel):
 
 
 class RetrievalOptions(DependencyOptions, total=False):
-    """What else a retrieval may say; those of its dependency, and of `ToolOptions`, mean what they mean there.
+    """What else a retrieval may say; options of dependencies and of tools mean what they mean there.
 
     `max_age` None: nothing is ever stale. `returns` is `Document` or a subclass of it.
     """
@@ -248,7 +248,8 @@ def _stale(call: CallView, max_age: timedelta | None) -> Iterator[str]:
     if result.get("truncated") or result.get("withheld"):
         yield f"{call.tool} ({call.call_id}): its result is not shown whole"
     elif result.get("stale") is True:
-        yield f"{call.tool} ({call.call_id}): version {result.get('have')} was read, {result.get('need')} needed"
+        have, need = result.get("have"), result.get("need")
+        yield f"{call.tool} ({call.call_id}): version {have} was known, {need} was written"
     elif isinstance(found := result.get("documents"), list):
         named = {str(one["id"]): str(one["as_of"]) for one in result.get("stale", [])}
         for one in found if max_age is not None else ():

@@ -9,6 +9,7 @@ from fencepost.ledger import api_schema as _api_schema  # noqa: F401 - declares 
 from fencepost.ledger import authority_schema as _authority_schema  # noqa: F401 - declares its tables
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
 from fencepost.ledger.guards.api import SIGNAL
+from fencepost.ledger.memory_schema import GROUNDING, MEMORY_GRANTS
 from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
 from fencepost.ledger.schema import SCHEMA, metadata
 
@@ -32,6 +33,8 @@ def statements(*, movable_clock: bool = False) -> list[str]:
         *GUARDS,
         *clock,
         *producers,
+        GROUNDING,
         GRANTS,
         API_GRANTS,
+        MEMORY_GRANTS,
     ]

@@ -155,7 +155,7 @@ def _answer(said: str, version: int | None) -> WriteAnswer:
 
 
 def written_by_run(connection: Connection, tenant: str, run: UUID, tools: Sequence[str], key: str) -> int:
-    """The newest version of a key that a run, or one it descends from, has written; 0: none. One statement."""
+    """The newest version of a key that a run, or one it descends from, has written; 0: none."""
     asked = {"tenant": tenant, "run": run, "tools": list(tools), "key": key}
     row = connection.execute(_OWN, asked).fetchone()
     return int(row[0]) if row is not None else 0

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final, TypeVar
 
 from fencepost import commands as c

@@ -19,9 +19,11 @@ from fencepost.ledger.guards.allowances import GUARD_ALLOWANCES
 from fencepost.ledger.guards.api import GUARD_API
 from fencepost.ledger.guards.authority import GUARD_AUTHORITY
 from fencepost.ledger.guards.calls import GUARD_CALLS
+from fencepost.ledger.guards.children import START_CHILDREN
 from fencepost.ledger.guards.epochs import GUARD_EPOCHS
 from fencepost.ledger.guards.history import GUARD_HISTORY
 from fencepost.ledger.guards.keys import GUARD_KEYS
+from fencepost.ledger.guards.memory import GUARD_MEMORY
 from fencepost.ledger.guards.outbox import GUARD_OUTBOX, GUARD_WORKERS
 from fencepost.ledger.guards.runs import GUARD_RUNS
 
@@ -49,5 +51,7 @@ GUARDS = (
     GUARD_EPOCHS,
     GUARD_AUTHORITY,
     GUARD_ALLOWANCES,
+    START_CHILDREN,
     GUARD_API,
+    GUARD_MEMORY,
 )

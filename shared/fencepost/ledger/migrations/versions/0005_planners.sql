@@ -124,6 +124,7 @@ DECLARE
     word record;
     verdict jsonb;
     settles boolean;
+    waiting boolean;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'calls are never deleted' USING ERRCODE = 'FP004';
@@ -209,6 +210,16 @@ BEGIN
                 RETURN NEW;
             END IF;
         END IF;
+        IF said.type IN ('CallDetached', 'CallAwaited') THEN
+            rest := NEW;
+            rest.version := OLD.version;
+            rest.detached := OLD.detached;
+            rest.live := OLD.live;  -- computed after this
+            rest.offsets := OLD.offsets;
+            IF rest IS NOT DISTINCT FROM OLD AND NEW.detached = (said.type = 'CallDetached') THEN
+                RETURN NEW;
+            END IF;
+        END IF;
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
@@ -268,7 +279,10 @@ BEGIN
            AND OLD.state NOT IN ('DISPATCHING', 'UNKNOWN') THEN
             RAISE EXCEPTION 'call %: its run has completed', NEW.id USING ERRCODE = 'FP001';
         END IF;
-        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
+        -- Nobody holds a call that waits for its run: a claim may find that it has nothing to do.
+        waiting := via = 'claim' AND OLD.child IS NOT NULL AND NEW.owner IS NULL
+            AND said.type = 'ReconciliationDeferred';
+        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING' AND NOT waiting) THEN
             IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptStarted', NEW.attempts, by_owner, by_fence)
@@ -304,6 +318,23 @@ BEGIN
                         AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
             RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
                 USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL
+            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
+                AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
+            AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
+                AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
+            RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.detached IS DISTINCT FROM OLD.detached AND NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type IN ('CallDetached', 'CallAwaited')) THEN
+            RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
+                USING ERRCODE = 'FP004';
         END IF;
         IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
                OR said.type NOT IN ('RepairProposed', 'RepairDecided')
@@ -405,7 +436,7 @@ BEGIN
         -- Unknown is in doubt, and so is an attempt that takes the place of one nobody answered for.
         IF NOT NEW.doubt AND (NEW.state IN ('UNKNOWN', 'NEEDS_REPAIR')
                 OR (OLD.doubt AND NEW.state NOT IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN'))
-                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING')) THEN
+                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING' AND NOT waiting)) THEN
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
         IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
@@ -456,6 +487,15 @@ BEGIN
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state
                 WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+                WHEN 'ChildRunSettled' THEN via = 'claim'
+                    AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
+                    AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
+                    AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
+                        AND r.id = OLD.child AND r.open = 0 AND CASE r.status
+                            WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
+                                AND NEW.result IS NOT DISTINCT FROM r.result
+                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = (r.effects = 0)
+                            ELSE false END)
                 ELSE false END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
                     NEW.state USING ERRCODE = 'FP003';
@@ -631,6 +671,60 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    v_made integer := 0;
+    v_run record;
+BEGIN
+    -- An event beyond its run's head is one of this transaction: each starts its run once.
+    FOR v_run IN
+        SELECT r.tenant, (e.body ->> 'child')::uuid AS id, r.id AS parent, c.id AS call, r.principal,
+            coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
+            c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
+            (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last, c.compensates IS NOT NULL AS offsets,
+            r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
+        FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
+        JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
+        JOIN fencepost.calls c ON c.tenant = w.tenant AND c.id = w.call AND c.run = w.run AND c.child IS NULL
+        JOIN fencepost.events e ON e.tenant = w.tenant AND e.run = w.run AND e.call = w.call
+            AND e.seq > r.seq AND e.type = 'ChildRunStarted'
+    LOOP
+        IF (v_run.deadline > v_run.last AND NOT v_run.offsets) OR v_run.deadline <= v_run.at THEN
+            RAISE EXCEPTION 'run %: it ends before the run it is started by', v_run.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request,
+            on_stop, created_at, deadline, ready_at, root, parent, parent_call, depth, traceparent)
+        VALUES (v_run.tenant, v_run.id, 'child:' || v_run.call, v_run.said ->> 'planner',
+            (v_run.said ->> 'version')::integer, v_run.principal,
+            jsonb_build_object('planner', v_run.said -> 'planner', 'version', v_run.said -> 'version',
+                'principal', v_run.principal, 'input', v_run.input,
+                'deadline', extract(epoch FROM v_run.deadline - v_run.at),
+                'budget', (v_run.said -> 'budget')
+                    || CASE WHEN v_run.tainted THEN '{"tainted": true}' ELSE '{}' END::jsonb,
+                'on_stop', v_run.said -> 'on_stop',
+                'above', coalesce(v_run.request -> 'above', '[]') || to_jsonb(v_run.parent),
+                'within', coalesce(v_run.request -> 'within', '[]')
+                    || jsonb_build_array(v_run.said -> 'tools'),
+                'reads', (v_run.said ->> 'reads' = 'true' OR v_run.request ->> 'reads' = 'true') IS TRUE),
+            v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
+            v_run.call, v_run.depth, v_run.traceparent);
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
+        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at);
+        v_made := v_made + 1;
+    END LOOP;
+    IF v_made <> cardinality(p_calls) THEN
+        RAISE EXCEPTION 'runs are started by the event that names them, and once: % of % were', v_made,
+            cardinality(p_calls) USING ERRCODE = 'FP004';
+    END IF;
+    RETURN v_made;
+END $$;
+
+REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
+
 CREATE OR REPLACE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -746,7 +840,7 @@ END $$;
 
 REVOKE ALL ON FUNCTION fencepost.write_memory FROM PUBLIC;
 
-GRANT EXECUTE ON FUNCTION fencepost.write_memory, fencepost.written_memory TO fencepost_worker;
+GRANT EXECUTE ON FUNCTION fencepost.write_memory TO fencepost_worker;
 
 CREATE OR REPLACE FUNCTION fencepost.written_memory(p_tenant text, p_space text, p_key text, p_operation text)
 RETURNS TABLE (said text, at_version bigint) LANGUAGE plpgsql AS $$
@@ -760,6 +854,8 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION fencepost.written_memory FROM PUBLIC;
+
+GRANT EXECUTE ON FUNCTION fencepost.written_memory TO fencepost_worker;
 
 CREATE OR REPLACE FUNCTION fencepost.enqueue_run(
     p_tenant text, p_run_key text, p_planner text, p_version integer, p_principal text, p_input jsonb,

@@ -1,0 +1,110 @@
+"""How memory is written, and what Postgres refuses of it: gaps, changes, and values that come back.
+
+`write_memory` takes the lock of its slot first and holds it until its COMMIT can be seen, also while that
+waits for a standby. `written_memory` tells what an operation wrote only while it has that lock: so it has
+seen every write of the slot that ever began, and those that are yet to begin are refused after their time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_SLOT: Final = "hashtextextended(jsonb_build_array(p_tenant, p_space, p_key)::text, 0)"
+
+GUARD_MEMORY: Final = f"""
+CREATE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    newest bigint;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'memory is append-only: a version''s value may be erased, its row stays'
+            USING ERRCODE = 'FP004';
+    ELSIF TG_OP = 'UPDATE' THEN
+        IF (NEW.tenant, NEW.space, NEW.key, NEW.version, NEW.absent, NEW.restores, NEW.untrusted,
+            NEW.operation, NEW.run, NEW.call, NEW.written_at)
+           IS DISTINCT FROM
+           (OLD.tenant, OLD.space, OLD.key, OLD.version, OLD.absent, OLD.restores, OLD.untrusted,
+            OLD.operation, OLD.run, OLD.call, OLD.written_at)
+           OR NEW.value IS NOT NULL OR OLD.value IS NULL OR NEW.erased_at IS NULL THEN
+            RAISE EXCEPTION 'version % of %: a version does not change; its value may be erased',
+                OLD.version, OLD.key USING ERRCODE = 'FP004';
+        END IF;
+        NEW.erased_at := fencepost.now();
+        RETURN NEW;
+    END IF;
+    SELECT max(m.version) INTO newest FROM fencepost.memory m
+    WHERE m.tenant = NEW.tenant AND m.space = NEW.space AND m.key = NEW.key;
+    IF NEW.version <> coalesce(newest, 0) + 1 OR NEW.erased_at IS NOT NULL OR NEW.operation = ''
+       OR NEW.restores NOT BETWEEN 0 AND NEW.version - 1
+       OR (NEW.value IS NULL) <> (NEW.absent) THEN
+        RAISE EXCEPTION 'version % of %: it comes after version %, with a value or restoring none',
+            NEW.version, NEW.key, coalesce(newest, 0) USING ERRCODE = 'FP001';
+    END IF;
+    NEW.written_at := fencepost.now();
+    RETURN NEW;
+END $$;
+CREATE TRIGGER guard_memory BEFORE INSERT OR UPDATE OR DELETE ON fencepost.memory
+    FOR EACH ROW EXECUTE FUNCTION fencepost.guard_memory();
+CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.memory
+    FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
+
+CREATE FUNCTION fencepost.write_memory(
+    p_tenant text, p_space text, p_key text, p_expected bigint, p_value text, p_restores bigint,
+    p_untrusted boolean, p_operation text, p_run uuid, p_call uuid, p_until timestamptz
+) RETURNS TABLE (said text, at_version bigint) LANGUAGE plpgsql AS $$
+DECLARE
+    done fencepost.memory;
+    old fencepost.memory;
+    newest bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock({_SLOT});
+    -- An operation's key holds its tenant; so asked, the lookup is planned by the operation.
+    SELECT * INTO done FROM fencepost.memory m
+    WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant;
+    IF FOUND THEN
+        RETURN QUERY SELECT CASE WHEN (done.space, done.key, done.version) = (p_space, p_key, p_expected + 1)
+            AND done.restores IS NOT DISTINCT FROM p_restores
+            AND (done.value = p_value OR p_restores IS NOT NULL OR done.erased_at IS NOT NULL)
+            THEN 'written' ELSE 'other' END, done.version;
+        RETURN;
+    END IF;
+    IF fencepost.now() >= p_until THEN  -- once the lock is held: what comes later is never seen by a lookup
+        RETURN QUERY SELECT 'late', NULL::bigint;
+        RETURN;
+    END IF;
+    SELECT coalesce(max(m.version), 0) INTO newest FROM fencepost.memory m
+    WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key;
+    IF newest <> p_expected OR p_restores > newest THEN
+        RETURN QUERY SELECT 'conflict', newest;
+        RETURN;
+    END IF;
+    IF p_restores > 0 THEN
+        SELECT * INTO old FROM fencepost.memory m
+        WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key AND m.version = p_restores;
+        IF old.erased_at IS NOT NULL THEN
+            RETURN QUERY SELECT 'erased', newest;
+            RETURN;
+        END IF;
+    END IF;
+    INSERT INTO fencepost.memory (tenant, space, key, version, value, absent, restores, untrusted, operation,
+        run, call, written_at)
+    VALUES (p_tenant, p_space, p_key, newest + 1,
+        CASE WHEN p_restores IS NULL THEN p_value ELSE old.value END,
+        p_restores IS NOT NULL AND coalesce(old.absent, true), p_restores,
+        p_untrusted OR coalesce(old.untrusted, false), p_operation, p_run, p_call, fencepost.now());
+    RETURN QUERY SELECT 'written', newest + 1;
+END $$;
+REVOKE ALL ON FUNCTION fencepost.write_memory FROM PUBLIC;
+
+CREATE FUNCTION fencepost.written_memory(p_tenant text, p_space text, p_key text, p_operation text)
+RETURNS TABLE (said text, at_version bigint) LANGUAGE plpgsql AS $$
+BEGIN
+    IF NOT pg_try_advisory_xact_lock({_SLOT}) THEN
+        RETURN QUERY SELECT 'busy', NULL::bigint;
+        RETURN;
+    END IF;
+    RETURN QUERY SELECT 'known', (SELECT m.version FROM fencepost.memory m
+        WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant);
+END $$;
+REVOKE ALL ON FUNCTION fencepost.written_memory FROM PUBLIC;
+"""
