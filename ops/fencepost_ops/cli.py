@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "workers": "fencepost_ops.commands.workers:workers",
     "outbox": "fencepost_ops.commands.outbox:outbox",
     "unresolved": "fencepost_ops.commands.unresolved:unresolved",
+    "blocked": "fencepost_ops.commands.blocked:blocked",
     "repair": "fencepost_ops.commands.settle:repair",
     "cancel": "fencepost_ops.commands.settle:cancel",
     "approvals": "fencepost_ops.commands.approvals:approvals",
@@ -67,7 +68,7 @@ SECTIONS: Final = {
     "Run a fleet": ("up", "api", "migrate", "logins", "doctor"),
     "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
     "Approve": ("approvals", "approve", "deny", "explain"),
-    "Operate": ("workers", "outbox", "intake", "unresolved", "repair", "recover", "stats"),
+    "Operate": ("workers", "outbox", "intake", "unresolved", "blocked", "repair", "recover", "stats"),
     "Say who may": (
         "policy",
         "principals",

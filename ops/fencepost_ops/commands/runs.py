@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import asdict
+from uuid import UUID
+
 import click
 
 from fencepost.errors import NotFound
 from fencepost.ledger import epochs, find, listings
+from fencepost.ledger.blocked import Blocked
 from fencepost.states import RunStatus
 from fencepost_ops.commands import timeline
+from fencepost_ops.commands.blocked import WAY_OUT, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import print_json, print_table, shown
@@ -42,10 +48,12 @@ def runs(
         now = listings.now(connection)
         found = listings.list_runs(connection, status=status, tenant=tenant, stuck=stuck, limit=limit)
         epoch = next(iter(epochs.held(connection)), None)
+        missing = by_run(connection, session.settings("dsn"))
     if epoch is not None:
         click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
     if as_json:
-        print_json(found)
+        reasons = {run: step.reason for run, step in missing.items()}
+        print_json([asdict(info) | {"blocked_on": reasons.get(info.run_id)} for info in found])
         return
     columns = [
         "RUN!",
@@ -63,8 +71,8 @@ def runs(
         (
             info.run_id,
             info.run_key,
-            shown(f"BLOCKED ({info.status})", "bold red") if info.blocked else info.status,
-            timeline.waits_for(info.awaiting, info.repairs) if info.blocked else info.stop_reason,
+            _standing(info, missing),
+            _why(info, missing),
             spoken(now - info.created_at),
             info.tenant,
             f"{info.planner} v{info.planner_version}",
@@ -77,6 +85,17 @@ def runs(
     print_table(columns, rows, empty="no runs")
     if len(found) == limit:
         click.echo(f"these are the newest {limit}; --limit shows more")
+
+
+def _standing(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> object:
+    blocked = info.blocked or info.run_id in missing
+    return shown(f"BLOCKED ({info.status})", "bold red") if blocked else info.status
+
+
+def _why(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> str | None:
+    if info.blocked:
+        return timeline.waits_for(info.awaiting, info.repairs)
+    return missing[info.run_id].reason if info.run_id in missing else info.stop_reason
 
 
 @click.command()
@@ -95,6 +114,7 @@ def show(session: Session, run: str, tenant: str | None, events: bool, as_json: 
     with session.connection() as connection:
         owner, run_id = find.find_run(connection, run, tenant)
         history = listings.history(connection, owner, run_id)
+        step = by_run(connection, session.settings("dsn")).get(run_id)
     if history is None:
         raise NotFound(f"there is no run {run}")
     if as_json:
@@ -102,6 +122,8 @@ def show(session: Session, run: str, tenant: str | None, events: bool, as_json: 
         return
     for line in timeline.header(history):
         click.echo(line)
+    if step is not None:
+        click.echo(f"blocked: {step.reason}; {WAY_OUT}")
     click.echo()
     print_table(
         timeline.EVENT_COLUMNS, timeline.event_rows(history, bodies=events), empty="nothing has happened yet"

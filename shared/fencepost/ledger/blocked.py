@@ -70,9 +70,17 @@ class Blocked:
         return f"no living {self.queue} knows {what} {self.name} version {self.version}; {knows}"
 
 
+def may_look(connection: Connection) -> bool:
+    """Whether this login may: a producer's may list runs, and no more."""
+    tables = ("outbox", "workers", "calls", "runs")
+    asked = " AND ".join(f"has_table_privilege('fencepost.{table}', 'SELECT')" for table in tables)
+    row = connection.execute(f"SELECT {asked}").fetchone()
+    return row is not None and bool(row[0])
+
+
 def blocked(
     connection: Connection, ttl: timedelta, *, run: UUID | None = None, limit: int = 200
 ) -> list[Blocked]:
     """Such steps, the longest due first; of one run if given. `ttl`: silence after which nobody is alive."""
     found = connection.execute(_BLOCKED, {"ttl": ttl, "run": run, "limit": limit})
-    return [Blocked(*row[:-1], tuple(row[-1])) for row in found]
+    return [Blocked(*[*row[:-1], tuple(row[-1])]) for row in found]

@@ -1,0 +1,78 @@
+"""`fencepost blocked`: runs that wait for a process which knows their planner's or a tool's version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import UUID
+
+import click
+
+from fencepost.ledger import find, listings
+from fencepost.ledger.blocked import Blocked, may_look
+from fencepost.ledger.blocked import blocked as steps
+from fencepost.ledger.connect import Connection
+from fencepost.settings import Settings
+from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import print_json, print_table
+from fencepost_ops.commands.session import (
+    LIMIT,
+    Session,
+    dsn_option,
+    json_option,
+    pass_session,
+    tenant_option,
+)
+
+WAY_OUT = (
+    "start workers whose application has that version, or move a run to another version of its planner: "
+    "fencepost repin RUN --to VERSION --reason …"
+)
+
+
+def by_run(connection: Connection, settings: Settings) -> Mapping[UUID, Blocked]:
+    """The longest blocked step of each run that has one; none for a login that may not look."""
+    if not may_look(connection):
+        return {}
+    found = steps(connection, timedelta(seconds=settings.worker_ttl_s))
+    return {step.run: step for step in reversed(found)}
+
+
+@click.command()
+@click.argument("run", required=False)
+@tenant_option
+@click.option("--limit", type=LIMIT, default=100, show_default=True, help="How many at most.")
+@dsn_option
+@json_option
+@pass_session
+@click.pass_context
+def blocked(
+    ctx: click.Context, session: Session, run: str | None, tenant: str | None, limit: int, as_json: bool
+) -> None:
+    """List steps that are due and that no living worker can take.
+
+    None of them knows the version of the planner or the tool. Nothing of such a run is counted or lost: it
+    goes on once a worker knows the version, or stops at its deadline. With RUN those of that run. Exit code 1
+    if there are any.
+    """
+    settings = session.settings("dsn")
+    with session.connection() as connection:
+        _, only = find.find_run(connection, run, tenant) if run is not None else ("", None)
+        now = listings.now(connection)
+        ttl = timedelta(seconds=settings.worker_ttl_s)
+        found = [
+            step
+            for step in steps(connection, ttl, run=only, limit=limit)
+            if tenant is None or step.tenant == tenant
+        ]
+    if as_json:
+        print_json(found)
+    else:
+        rows = [
+            (step.run, step.run_key, step.reason, spoken(now - step.since), spoken(step.deadline - now))
+            for step in found
+        ]
+        print_table(["RUN!", "KEY", "WHY", "SINCE>", "DEADLINE IN>?"], rows, empty="nothing is blocked")
+        if found:
+            click.echo(WAY_OUT, err=True)
+    ctx.exit(1 if found else 0)
