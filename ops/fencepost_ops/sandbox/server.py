@@ -19,6 +19,8 @@ from fencepost_ops.sandbox.desk import LOOKUPS, Desk
 from fencepost_ops.sandbox.faults import Rule, Rules
 from fencepost_ops.sandbox.guarded import PREFIX, Guard
 from fencepost_ops.sandbox.imitation import Imitations
+from fencepost_ops.sandbox.provider import Provider, wire_at
+from fencepost_ops.sandbox.provider_play import WatchedReader
 from fencepost_ops.sandbox.settings import Settings
 from fencepost_ops.sandbox.store import Store
 from fencepost_ops.sandbox.wire import MAX_HEAD_BYTES, BadRequest, HttpRequest, encode, read_request
@@ -48,9 +50,12 @@ async def serve(options: Options, *, ready: Callable[[str], None], stop: asyncio
     store = Store(options.data)
     try:
         desk = Desk(store, options.settings, Rules(options.faults), options.clock)
-        front = _Front(desk)
-        server = await asyncio.start_server(
-            front.connection, options.host, options.port, limit=MAX_HEAD_BYTES, backlog=_BACKLOG
+        front = _Front(options.data, desk)
+        server = await asyncio.get_running_loop().create_server(
+            lambda: asyncio.StreamReaderProtocol(WatchedReader(MAX_HEAD_BYTES), front.connection),
+            options.host,
+            options.port,
+            backlog=_BACKLOG,
         )
         try:
             host, port = server.sockets[0].getsockname()[:2]
@@ -67,10 +72,11 @@ async def serve(options: Options, *, ready: Callable[[str], None], stop: asyncio
 class _Front:
     """Every open connection, and which part of the sandbox answers on it."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, data: Path, desk: Desk) -> None:
         self._desk = desk
         self._admin = Admin(desk)
         self._imitations = Imitations(desk.rules, desk.now)
+        self._provider = Provider(data, desk)
         self.guard = Guard(desk.now, lambda: desk.store.settings)
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -95,6 +101,9 @@ class _Front:
             return False
         if request is None:
             return False
+        wire = wire_at(request.path) if request.method == "POST" else None
+        if wire is not None:
+            return await self._provider.answer(wire, request, reader, writer)
         answer = await self._answer(request)
         keep_alive = request.keep_alive and answer.sent is Sent.WHOLE
         if answer.sent is Sent.RESET:
@@ -111,6 +120,8 @@ class _Front:
             request = judged
         operation = services.operation_at(request.path) if request.method == "POST" else None
         try:
+            if request.segments[0] == "models":
+                return await self._provider.admin(request)
             if request.segments[0] == "imitations":
                 return await self._imitations.answer(request)
             if operation is not None:
@@ -118,6 +129,8 @@ class _Front:
             match (request.method, *request.segments):
                 case ("GET", service, by, value) if service in services.SERVICES and by in LOOKUPS:
                     return await self._desk.lookup(service, by, value, request)
+                case ("DELETE", "faults"):
+                    self._provider.rules.delete()
         except ValueError as error:
             return answers.problem(400, "bad_fault", str(error))
         return await self._admin.answer(request)
@@ -127,3 +140,4 @@ class _Front:
         for task in self._connections:
             task.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
+        self._provider.close()

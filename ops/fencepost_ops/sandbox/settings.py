@@ -25,6 +25,7 @@ class Settings:
     default_balance_minor: int = 10**12
     default_stock: int = 10**9
     guard: Mapping[str, Any] | None = None
+    models: Mapping[str, Any] = field(default_factory=dict)
 
     def changed(self, wire: Mapping[str, Any]) -> Settings:
         """The settings with the named ones replaced. Raises ValueError for anything unknown."""
@@ -33,6 +34,8 @@ class Settings:
             if name == "services" and isinstance(value, Mapping):
                 changed = {service: self._policy(service, policy) for service, policy in value.items()}
                 changes[name] = dict(self.services) | changed
+            elif name == "models" and isinstance(value, Mapping):
+                changes[name] = dict(self.models) | dict(value)
             elif _is_guard(value) if name == "guard" else name in _AMOUNTS and _is_amount(value):
                 changes[name] = value
             else:
@@ -51,6 +54,7 @@ class Settings:
             "default_balance_minor": self.default_balance_minor,
             "default_stock": self.default_stock,
             "guard": self.guard,
+            "models": dict(self.models),
         }
 
 
