@@ -25,6 +25,7 @@ from fencepost.declarations import (
 )
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
+from fencepost.memory import Memory, MemoryOptions, declare_memory, dependency_of
 from fencepost.models import (
     AgentOptions,
     AgentSpec,
@@ -34,6 +35,7 @@ from fencepost.models import (
     check_currencies,
 )
 from fencepost.planners import PlannerSpec, Script
+from fencepost.retrieval import RetrievalOptions, Retrieved, Search, declare_retrieval, home_options
 from fencepost.secrets import Resolver
 from fencepost.services import Dependency, DependencyOptions
 from fencepost.tools import Attempt, Context, Tool, Turn
@@ -149,10 +151,24 @@ class App:
     ) -> ChildTool[Any, Any]:
         """Register a tool whose attempt is a run of its own, with these arguments as its input.
 
-        `effect` is what its tools may do: a READ child may use READ tools only. REVERSIBLE needs `compensate`,
+        `effect` is what its tools may do: a READ child uses READ tools only. REVERSIBLE needs `compensate`,
         for a child that has COMPLETED; one that is stopped offsets what it did itself. UsageError if wrong.
         """
         return declare_child(self.registry, name, planner, arguments, effect, returns, options)
+
+    def memory(self, space: str, **said: Unpack[MemoryOptions]) -> Memory:
+        """Register `SPACE.read`, `.write`, `.restore` and `.list` on a memory of versioned values.
+
+        Meanings as in `MemorySpec`; `fencepost.memory` says what is guaranteed. UsageError for a second one.
+        """
+        name, options = dependency_of(space, said)
+        return declare_memory(space, self.dependency(name, **options), said)
+
+    def retrieval(
+        self, source: str, *, search: Search, **said: Unpack[RetrievalOptions]
+    ) -> PythonTool[Any, Retrieved]:
+        """Register `SOURCE.search`, which finds documents; `fencepost.retrieval` says what it promises."""
+        return declare_retrieval(source, self.dependency(source, **home_options(said)), search, said)
 
     def model(self, name: str, *, via: Dependency, **said: Unpack[ModelOptions]) -> ModelSpec:
         """Declare a model at a dependency; meanings as in `ModelSpec`. UsageError for a second one."""

@@ -10,7 +10,7 @@ from typing import Any, TypedDict, TypeVar
 from pydantic import BaseModel
 
 from fencepost.budgets import Budget
-from fencepost.contracts import Effect
+from fencepost.contracts import Contract, Effect
 from fencepost.declarations import ToolHandle, ToolOptions, check_version, declared_tool
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import UsageError
@@ -97,6 +97,10 @@ def declare_child(
     deadline = options.get("deadline", timedelta(minutes=5))
     # Its own retry owner: the child. One attempt, as long as the run may take.
     home = DependencySpec(f"run.{name}", attempts=1, per_attempt=deadline, **times)
+    if more := sorted({"contract", "key", "receipt"} & set(options)):
+        raise UsageError(
+            f"child {name} takes no {', '.join(more)}: its run is started once, and is its receipt"
+        )
     if "intent" in options and effect is Effect.READ:
         raise UsageError(f"child {name} is READ: it has no intent, each proposal starts a run of its own")
     spec = ChildSpec(
@@ -107,8 +111,11 @@ def declare_child(
         on_stop=options.get("on_stop", OnStop.COMPENSATE),
     )
     tool = declared_tool(name, home, effect, returns, arguments, options)
-    receipt = options.get("receipt", _no_receipt)
-    return ChildTool(registry, replace(tool, kind="run", child=spec, receipt=receipt))
+    # It is started once, and its end is heard in this ledger: nothing is repeated, asked or still to land.
+    once = Contract(settle=timedelta(0))
+    return ChildTool(
+        registry, replace(tool, kind="run", child=spec, contract=once, key=None, receipt=_no_receipt)
+    )
 
 
 def orphans(tools: Iterable[Tool], planners: Container[tuple[str, int]]) -> list[str]:

@@ -58,13 +58,13 @@ class Join:
         """Whether it waits for all of them, to the end."""
         return self.need is None and self.by is None
 
-    def told(self, turn: int, now: datetime) -> dict[str, Any] | None:
+    def told(self, now: datetime) -> dict[str, Any] | None:
         """As the turn's event tells it; None for the usual one, of which nothing is said."""
         if self.plain:
             return None
         until = {"by": rfc3339(plus(now, self.by))} if self.by is not None else {}
         need = {"need": self.need} if self.need is not None else {}
-        return {"turn": turn, "rest": self.rest, **need, **until}
+        return {"rest": self.rest, **need, **until}
 
 
 ALL = Join()

@@ -12,8 +12,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
+from fencepost import slices
 from fencepost.clock import NEVER
 from fencepost.events import COUNTED_FROM, Event, EventType
+from fencepost.joins import until
 from fencepost.markers import marked
 from fencepost.moves import CALL_RULES, Changes, Fact
 from fencepost.records import amended
@@ -58,13 +60,19 @@ def _next_for_run(run: Run) -> tuple[Queue, datetime] | None:
     if run.status in {R.QUEUED, R.PLANNING}:
         return Queue.PLANNER, run.ready_at
     if run.status == R.ACTING:
-        return Queue.PLANNER, run.deadline if run.open > run.detached else run.ready_at
+        return Queue.PLANNER, _goes_on(run) if run.open > run.detached else run.ready_at
     if run.status == R.STOPPING:
         return Queue.COMPENSATOR, NEVER if run.unsettled else run.ready_at
     if run.status == R.COMPENSATING:
         busy = run.owner is None and run.open > run.repairs
         return Queue.COMPENSATOR, NEVER if busy else run.ready_at
     return None
+
+
+def _goes_on(run: Run) -> datetime:
+    """When a run that waits for calls goes on without them: by what its turn said, or to stop."""
+    last = until(slices.read(run.below).join) if run.below is not None else None
+    return run.deadline if last is None else min(run.deadline, last)
 
 
 def _next_for_call(call: Call) -> tuple[Queue, datetime] | None:
@@ -116,10 +124,23 @@ def _moved(view: View, old: Call, fact: Fact, changes: Changes) -> View:
     settled = {"settled_seq": seq} if ended else {}
     new = amended(old, version=seq, **changes, **settled)
     run, tainted = view.run, first(view.run.tainted, seq, fact.data)
-    run = amended(
-        run, seq=seq, bytes=_bytes(run, fact.event), tainted=tainted, **_counts(run, old, new, fact)
-    )
+    changed = _counts(run, old, new, fact) | _beneath(run, new, fact, ended=ended)
+    run = amended(run, seq=seq, bytes=_bytes(run, fact.event), tainted=tainted, **changed)
     return View(run, {**view.calls, new.id: new})
+
+
+def _beneath(run: Run, new: Call, fact: Fact, *, ended: bool) -> Changes:
+    """What the event changes in what the run's children hold, have used and are waited for."""
+    below, kind = run.below, fact.event.type
+    if kind == E.CHILD_RUN_STARTED and "held" in fact.data:
+        below = slices.hold(below, new.id, fact["held"])
+    elif kind == E.CHILD_RUN_SETTLED:
+        below = slices.give_back(below, new.id, fact["used"])
+    elif kind == E.CALL_DETACHED:
+        below = slices.left(below, new.id, stop=fact["stop"])
+    if ended and below is not None:
+        below = slices.ended(below, new.id, succeeded=new.state == C.SUCCEEDED)
+    return {"below": below} if below != run.below else {}
 
 
 _FRUIT = frozenset({E.DISPATCH_INTENT_RECORDED, E.APPROVAL_REQUESTED})
@@ -134,6 +155,8 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
         return beside
     opened = (new.state not in CALL_ENDS) - (old.state not in CALL_ENDS)
     woken = run.owner is None and (opened or C.NEEDS_REPAIR in {old.state, new.state})
+    if old.detached and run.status == R.PLANNING:  # nobody waits for it: a planner that failed is left alone
+        woken = False
     return {
         "attempts": run.attempts + new.attempts - old.attempts,
         "open": run.open + opened,
@@ -187,6 +210,8 @@ def _planned(run: Run, fact: Fact) -> Changes:
     kept: Changes = {"fruitless": run.fruitless + 1} if counted else {}
     if met := fact.data.get("markers"):
         kept["markers"] = marked(run.markers, met)
+    if run.below is not None or "join" in fact.data:
+        kept["below"] = slices.joining(run.below, fact.data.get("join"))
     done = {"turn": fact["turn"], "owner": None, "failures": 0, "outages": 0, "ready_at": fact.at}
     return {"status": R.ACTING, **done, **kept, **_spent(run, fact)}
 

@@ -221,12 +221,12 @@ def _child_started(_call: Call, fact: Fact) -> Changes:
     return {"child": UUID(fact["child"]), "owner": None, "ready_at": fact.time("ready_at")}
 
 
-def _detached(_call: Call, fact: Fact) -> Changes:
-    return {"detached": True, **({"fence": fact["fence"]} if "fence" in fact.data else {})}
+def _detached(_call: Call, _fact: Fact) -> Changes:
+    return {"detached": True}
 
 
-def _awaited(_call: Call, fact: Fact) -> Changes:
-    return {"detached": False, **({"fence": fact["fence"]} if "fence" in fact.data else {})}
+def _awaited(_call: Call, _fact: Fact) -> Changes:
+    return {"detached": False}
 
 
 def _child_settled(_call: Call, fact: Fact) -> Changes:

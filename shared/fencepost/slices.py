@@ -30,16 +30,18 @@ Amounts = Mapping[str, int]
 @dataclass(frozen=True, slots=True)
 class Below:
     """`held`: by call, what its child may still use; `used`: what children that have ended did; `join`: what
-    the open turn waits for, as its event told it.
+    the open turn waits for, as its event told it, `calls` those it still waits for and `got` how many have
+    SUCCEEDED; `stop`: open calls whose runs nobody waits for and that are to stop.
     """
 
     held: Mapping[str, Amounts] = field(default_factory=dict)
     used: Amounts = field(default_factory=dict)
     join: Mapping[str, Any] | None = None
+    stop: tuple[str, ...] = ()
 
     def text(self) -> str | None:
         """As the ledger keeps it: canonical JSON, None where there is nothing to say."""
-        said = {"held": self.held, "used": self.used, "join": self.join}
+        said = {"held": self.held, "used": self.used, "join": self.join, "stop": list(self.stop)}
         kept = {name: value for name, value in said.items() if value}
         return encode(kept).decode() if kept else None
 
@@ -48,7 +50,7 @@ class Below:
 def read(text: str | None) -> Below:
     """What a run's `below` says."""
     said: dict[str, Any] = json.loads(text) if text else {}
-    return Below(said.get("held", {}), said.get("used", {}), said.get("join"))
+    return Below(said.get("held", {}), said.get("used", {}), said.get("join"), tuple(said.get("stop", ())))
 
 
 @lru_cache(maxsize=1024)
@@ -118,3 +120,25 @@ def joining(text: str | None, join: Mapping[str, Any] | None) -> str | None:
     """`below` after a turn that waits for its children in this way; None: for all of them."""
     below = read(text)
     return replace(below, join=join).text() if below.join != join else text
+
+
+def left(text: str | None, call: UUID, *, stop: bool) -> str | None:
+    """`below` after a call was detached; `stop`: its run is to stop."""
+    below = _without(read(text), str(call))
+    return replace(below, stop=(*below.stop, str(call)) if stop else below.stop).text()
+
+
+def ended(text: str | None, call: UUID, *, succeeded: bool) -> str | None:
+    """`below` after a call has ended."""
+    below, one = read(text), str(call)
+    if below.join is not None and succeeded and one in below.join["calls"]:
+        below = replace(below, join={**below.join, "got": below.join.get("got", 0) + 1})
+    after = replace(_without(below, one), stop=tuple(other for other in below.stop if other != one))
+    return after.text()
+
+
+def _without(below: Below, call: str) -> Below:
+    if below.join is None or call not in below.join["calls"]:
+        return below
+    rest = [one for one in below.join["calls"] if one != call]
+    return replace(below, join={**below.join, "calls": rest} if rest else None)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from fencepost import commands as c
+from fencepost.clock import uuid7
 from fencepost.ledger.reads import Prepared
 from fencepost.states import Queue
 from fencepost.testing import fault
@@ -29,7 +30,7 @@ class Dispatcher(Role):
         if tool is None:
             return None
         fields = self.named(prepared, message, term, token) | built(self, tool, prepared, message)
-        return c.ClaimCall(**fields)
+        return c.ClaimCall(**fields, child=uuid7() if tool.child is not None else None)
 
     def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:  # noqa: ARG002 - the claim brought all
         """Nothing more is needed."""

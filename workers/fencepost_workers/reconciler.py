@@ -43,12 +43,19 @@ class Reconciler(Role):
         fault("reconcile.after_lease")
         tool = self.tool_of(prepared)
         fields = self.named(prepared, message, term, token)
-        return c.ClaimDoubt(**fields if tool is None else fields | built(self, tool, prepared, message))
+        if tool is None:
+            return c.ClaimDoubt(**fields)
+        fields |= built(self, tool, prepared, message)
+        return c.ClaimDoubt(**fields, starts=tool.child is not None)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Repeat, or ask."""
         if isinstance(order, c.Send):
             return await attempt(self, order, held)
+        if isinstance(order, c.Tell):
+            by = f"run:{order.call.run}"
+            stamped = self.stamped(order.call.tenant, order.child)
+            return c.RequestCancel(**stamped, by=by, reason=order.reason)
         asked = expect(order, c.Ask)
         found, heard = await self._ask(asked, held)
         try:

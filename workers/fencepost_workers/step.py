@@ -284,7 +284,7 @@ class Step:
                 failed.append(Failed(wish.message, answered))
                 continue
             answer, anchor = answered
-            if isinstance(answer, c.Plan | c.Send | c.Ask | c.Offset):
+            if isinstance(answer, c.Order):
                 kept.append((answer, Held(wish.term, wish.lease, anchor, wish.claim.scope)))
             elif isinstance(answer, c.Full):
                 self._lines.full(wish.claim.scope, wish.message, answer)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal, NamedTuple, cast
 
+from fencepost import lineage
 from fencepost.approvals import Approval, read
 from fencepost.authority import (
     UNKNOWN_POLICY,
@@ -55,6 +56,9 @@ def authorize(
         return _denied("principal_disabled", f"{who} is disabled: {why}")
     if (tenant, fold.run.principal) in standing.crowded:
         return _denied("too_many_delegations", f"{sanitize(fold.run.principal, 80)}: {TOO_MANY}")
+    # What offsets an effect comes from the effect's own tool, not from what the run asks for.
+    if call.compensates is None and (why := lineage.outside(fold.run.request, tool)) is not None:
+        return _denied("not_handed_down", why)
     engine = engine_of(fold, tenant)
     if engine is None:
         version = standing.policies[tenant]

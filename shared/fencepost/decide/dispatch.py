@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from fencepost import breaker, deadlines, operations
+from fencepost import breaker, deadlines, lineage, operations
 from fencepost.allowances import Refusal, Share
 from fencepost.authority import AuthorizationDecision
 from fencepost.budgets import exhausted
@@ -26,7 +26,7 @@ from fencepost.commands import (
     Send,
     Unfamiliar,
 )
-from fencepost.decide import allow, gate
+from fencepost.decide import allow, children, gate, prints
 from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.capable import granted
@@ -39,7 +39,6 @@ from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopR
 from fencepost.subjects import Call
 from fencepost.taint import UNTRUSTED, brought
 from fencepost.tools import Tool
-from fencepost.wire import fingerprint
 
 E, C, R = EventType, CallState, RunStatus
 
@@ -62,7 +61,7 @@ def claim_call(fold: Fold, command: ClaimCall) -> Answer:
     if command.term.fence <= call.fence:
         return Fenced()
     tool = fold.known.tool(call.tool, call.tool_version)
-    if tool is None:
+    if tool is None or (tool.child is not None and command.child is None):
         return _unfamiliar(fold, call, command)
     fold.present(call.id, "claim")
     fold.takeovers = 0
@@ -118,7 +117,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     if call.operation is None:
         return None
     held = fold.operations[call.operation]
-    rule, why = operations.admit(held, call, tool.contract)
+    rule, why = children.admit(fold, held, call, tool.contract)
     if rule == operations.Rule.REJECT:
         return _refuse(fold, call, refused_key(why), fence)
     if rule == operations.Rule.WAIT:
@@ -140,6 +139,8 @@ def _resource(fold: Fold, call: Call, command: ClaimCall) -> Answer | None:
     if call.resource is None:
         return None
     free = operations.settable_from(fold.operations[call.resource], call)
+    if free is None and fold.operations[call.resource].run in lineage.above(fold.run.request):
+        return _refuse(fold, call, refused_key("key_held_above"), command.term.fence)
     if free is None:
         return _defer(fold, call, command.term.fence, waits=True)
     return _defer(fold, call, command.term.fence, waits=False, until=free) if free > fold.now else None
@@ -182,12 +183,12 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
     fence, spec = command.term.fence, tool.dependency
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
-        spent = rejection(8, "budget", f"the run's budget of {used} is used up")
-        fold.emit(E.PROPOSAL_REJECTED, spent | {"fence": fence}, call=call.id)
-        stop(fold, StopReason.BUDGET_EXHAUSTED, used)
-        fold.present_run_by(call.id)
-        return Done(fold.call(call.id).state)
-    if (why_not := drifted(call)) is not None:
+        return _spent(fold, call, f"the run's budget of {used} is used up", used, fence)
+    if isinstance(piece := children.piece(fold, call, tool, usage(fold)), str):
+        if not call.required:  # the planner is told
+            return _reject(fold, call, 8, "budget", piece, fence)
+        return _spent(fold, call, piece, piece, fence)
+    if (why_not := prints.drifted(call)) is not None:
         return _reject(fold, call, 5, "request_changed", why_not, fence)
     if call.request is None and command.request is None and tool.kind == "http":
         why = command.request_error or "the tool built no request"
@@ -204,7 +205,18 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     if isinstance(taken := allow.room(fold, call, tool, judged.asked), Refusal):
         fold.dependencies = before  # what is not sent takes no place there
         return _denied(fold, call, allow.denial(taken, judged.decision), fence)
-    return start_attempt(fold, call, tool, command, timeout, judged, request=command.request, taken=taken)
+    sent = start_attempt(fold, call, tool, command, timeout, judged, request=command.request, taken=taken)
+    if piece is None:
+        return sent
+    children.begin(fold, call, tool, command, piece, sent.deadline)
+    return Done(C.DISPATCHING)
+
+
+def _spent(fold: Fold, call: Call, message: str, detail: str, fence: int) -> Answer:
+    fold.emit(E.PROPOSAL_REJECTED, rejection(8, "budget", message) | {"fence": fence}, call=call.id)
+    stop(fold, StopReason.BUDGET_EXHAUSTED, detail)
+    fold.present_run_by(call.id)
+    return Done(fold.call(call.id).state)
 
 
 def start_attempt(
@@ -233,7 +245,7 @@ def start_attempt(
         "quiet_at": rfc3339(deadlines.quiet_at(in_flight, tool.contract.settle)),
         "ready_at": rfc3339(deadlines.takeover_at(deadline, spec.grace)),
         "request": request if call.request is None else None,
-        "fingerprint": _fingerprint(call, stored) if stored and _known(call) else None,
+        "fingerprint": prints.of(call, stored) if stored and prints.kept(call) else None,
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
         "limit": spec.attempts,
@@ -249,24 +261,6 @@ def start_attempt(
     who, may = fold.run.principal, granted(fold, started, tool, judged.asked, deadline)
     tainted = fold.run.tainted is not None
     return Send(started, who, started.attempts, call.operation, deadline, timeout, repeat, may, tainted)
-
-
-def _fingerprint(call: Call, request: str) -> str:
-    return fingerprint(call.tenant, call.scope, call.tool, call.tool_version, request)
-
-
-def _known(call: Call) -> bool:
-    """Whether a call's request has a fingerprint: not one that was first sent before there were any."""
-    return call.attempts == 0 or call.fingerprint is not None
-
-
-def drifted(call: Call) -> str | None:
-    """Why the stored request may not be sent again: it is not what was sent first. None if it is, or if that
-    cannot be told, as of one sent before there were fingerprints; Postgres knows which those are.
-    """
-    if call.request is None or not _known(call) or call.fingerprint == _fingerprint(call, call.request):
-        return None
-    return "the stored request is not the one that was sent first: its fingerprint differs; nothing is sent"
 
 
 def record_outcome(fold: Fold, command: RecordOutcome) -> Answer:

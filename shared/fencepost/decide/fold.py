@@ -253,7 +253,7 @@ class Fold:
             "created_at": rfc3339(run.created_at),
             "deadline": rfc3339(run.deadline),
             **born(run.request),
-            **({"traceparent": run.traceparent} if run.traceparent is not None else {}),
+            **_placed(run),
         }
         self.emit(E.RUN_CREATED, body)
 
@@ -265,6 +265,15 @@ class Fold:
     def allows(self, call: Call) -> bool:
         """Whether the run lets this call be sent for the first time."""
         return self.run.status == (RunStatus.COMPENSATING if call.compensates else RunStatus.ACTING)
+
+
+def _placed(run: Run) -> dict[str, Any]:
+    """Where in a tree of runs it stands, and whose trace it belongs to; nothing of a root without one."""
+    ids = {"root": run.root, "parent": run.parent, "parent_call": run.parent_call}
+    told: dict[str, Any] = {name: str(id_) for name, id_ in ids.items() if id_ is not None}
+    if run.depth:
+        told["depth"] = run.depth
+    return told | ({"traceparent": run.traceparent} if run.traceparent is not None else {})
 
 
 def lease_body(command: Claim) -> dict[str, Any]:

@@ -22,11 +22,11 @@ from fencepost.commands import (
     Unfamiliar,
 )
 from fencepost.deadlines import retry_at
-from fencepost.decide import provider
+from fencepost.decide import children, provider
 from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
-from fencepost.decide.stopping import after_call, asking, settled, stop
+from fencepost.decide.stopping import after_call, asking, cancel_call, settled, stop
 from fencepost.events import EventType
 from fencepost.models import ModelSpec, Spent
 from fencepost.proposals import Rejected, Validated
@@ -44,6 +44,7 @@ _KEY = {
     "key_unknown": "whether a call of the same key had its effect is not known",
     "key_compensating": "the effect of this key is being offset",
     "key_compensated": "the effect of this key was offset",
+    "key_held_above": "a run that this one descends from holds the key, and waits for this one",
 }
 _BACKOFF = timedelta(milliseconds=200)
 _BACKOFF_CAP = timedelta(seconds=10)
@@ -83,7 +84,10 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         return Fenced()
     past = fold.now >= run.deadline
     if run.status == R.ACTING and run.open > run.detached and not past:
-        return Moved()
+        children.go_on(fold, cancel_call)
+        if fold.run.open > fold.run.detached:
+            return Done(run.status) if fold.events else Moved()
+        run = fold.run
     if not past and not fold.known.planner(run.planner, run.planner_version):
         return Unfamiliar(f"planner {run.planner} version {run.planner_version}")
     fold.present(run.id, "claim")
@@ -185,7 +189,9 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
     said: dict[str, Any] = {"proposals": len(command.proposals), "objection": objection}
     if command.markers:
         said["markers"] = list(command.markers)
-    fold.emit(E.MODEL_RESPONSE_RECORDED, answer | said)
+    pairs = list(zip(command.call_ids, command.proposals, strict=True))
+    joined = children.joined(fold, pairs, command.join)
+    fold.emit(E.MODEL_RESPONSE_RECORDED, answer | said | ({"join": joined} if joined else {}))
     if waits:
         _await(fold)
     wanted = len(command.proposals)
@@ -193,9 +199,9 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
     if used is not None:
         stop(fold, StopReason.BUDGET_EXHAUSTED, used)
         return Done(fold.run.status)
-    pairs = list(zip(command.call_ids, command.proposals, strict=True))
     for ordinal, (call_id, proposal) in enumerate(pairs):
-        propose(fold, proposal, call_id, turn=run.turn + 1, ordinal=ordinal)
+        one = children.optional(proposal) if joined and str(call_id) in joined["calls"] else proposal
+        propose(fold, one, call_id, turn=run.turn + 1, ordinal=ordinal)
     for call_id, proposal in pairs:
         # What was refused before it was an intent (steps 1-5) is told to the planner and never stops the run.
         if isinstance(proposal, Validated) and fold.forward:
@@ -279,7 +285,7 @@ def propose(
     waits = False
     if call.operation is not None:
         held = fold.operations[call.operation]
-        rule, why_not = operations.admit(held, call, tool.contract)
+        rule, why_not = children.admit(fold, held, call, tool.contract)
         if rule == operations.Rule.REJECT:
             fold.emit(E.PROPOSAL_REJECTED, refused_key(why_not), call=call_id)
             return
@@ -295,7 +301,7 @@ def propose(
 def _ask(fold: Fold, call: Call, tool: Tool, judged: Judged, not_before: datetime | None) -> None:
     """Persons are asked at once, but not about what its key refuses whatever they say."""
     if call.operation is not None:
-        rule, why = operations.admit(fold.operations[call.operation], call, tool.contract)
+        rule, why = children.admit(fold, fold.operations[call.operation], call, tool.contract)
         if rule == operations.Rule.REJECT:
             fold.emit(E.PROPOSAL_REJECTED, refused_key(why), call=call.id)
             return

@@ -24,9 +24,11 @@ from fencepost.commands import (
 )
 from fencepost.decide import allow, gate
 from fencepost.decide.authorize import authorize, decision_body, denial
-from fencepost.decide.dispatch import drifted, mark_unknown, refused, start_attempt
+from fencepost.decide.child_ends import claim_child
+from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
+from fencepost.decide.prints import drifted
 from fencepost.decide.stopping import after_call
 from fencepost.events import EventType, body_text
 from fencepost.outcomes import Refused, Unsure
@@ -58,6 +60,8 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
     tool = fold.known.tool(call.tool, call.tool_version)
     if tool is None:
         return _unfamiliar(fold, call, command)
+    if tool.child is not None:
+        return claim_child(fold, call, tool, command)
     if call.state == C.UNKNOWN and (full := gate.no_room(fold, call, tool)) is not None:
         return full
     fold.present(call.id, "claim")

@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from fencepost.clock import rfc3339
+from fencepost.decide import children
 from fencepost.decide.fold import Fold, Presented
 from fencepost.events import EventType
 from fencepost.models import Spent
@@ -32,6 +33,7 @@ def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bo
     for call in list(fold.view.open_calls()):
         if call.state in CALL_UNSENT and not call.doubt:
             cancel_call(fold, call, f"the run stopped: {reason}")
+    children.hurry(fold)
     settle_stopping(fold)
 
 
@@ -80,6 +82,8 @@ def after_call(fold: Fold, call_id: UUID) -> None:
         settle_stopping(fold)
     elif fold.forward and call.required and not call.compensates and call.state in CALL_ENDS:
         _stop_for(fold, call)
+    if call.state in CALL_ENDS:
+        children.go_on(fold, cancel_call)
     if fold.run.status != status and row is not None:
         fold.present_run_by(call_id)
 

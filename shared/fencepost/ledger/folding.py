@@ -23,7 +23,7 @@ from fencepost.operations import Operation
 from fencepost.projection import projection_hash, seal
 from fencepost.records import amended
 from fencepost.recovery import Evidence
-from fencepost.states import Queue
+from fencepost.states import RUN_ENDS, Queue
 from fencepost.subjects import Call, Run, View
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,7 @@ class Folding:
             dependencies=dict(self.loaded.dependencies),
             standing=self.loaded.standing,
             counters=self.loaded.allowances,
+            children=self.loaded.children,
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):
@@ -167,7 +168,7 @@ class Folding:
         self.loaded.runs[key] = run
         _, by = self.writing.runs.get(key, (run, None))
         self.writing.runs[key] = (run, fold.presented.get(run.id) or by)
-        for payload in fold.command.payloads:
+        for payload in (*fold.command.payloads, *fold.kept):
             self.writing.payloads[before.tenant, payload.digest] = payload.data
         if isinstance(fold.command, c.FileEvidence):
             self._file(fold.command, events)
@@ -187,6 +188,18 @@ class Folding:
             resource = self.loaded.operations[before.tenant, k].resource
             (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))
         self._place(fold, run)
+        self._kin(fold, run)
+
+    def _kin(self, fold: Fold, run: Run) -> None:
+        """What a change means for the runs above and below this one: never more than a row that is due."""
+        self.writing.starting += [(run.tenant, run.id, call) for call in fold.starting]
+        if run.parent_call is not None and run.status in RUN_ENDS and not run.open:
+            self.writing.told.add((run.tenant, run.parent_call))
+        for call in fold.hurried:
+            row = self.loaded.rows.get((run.tenant, call))
+            if row is not None and row.due_at > fold.now:
+                now = amended(row, generation=row.generation + 1, due_at=fold.now)
+                self.loaded.rows[run.tenant, call] = self.writing.rows[run.tenant, call] = now
 
     def _file(self, command: c.FileEvidence, events: Sequence[Event]) -> None:
         """Keep a piece of evidence, for the commands that follow in this batch as well."""
@@ -237,7 +250,8 @@ class Folding:
             return
         self._place(fold, subject)
         row = self.loaded.rows.get(key)
-        if row is not None and call is not None and call.waits:  # its key may have been settled meanwhile
+        unheard = call is not None and (call.waits or call.child is not None)
+        if row is not None and unheard:  # its key, or the run it waits for, may have been settled meanwhile
             self.loaded.rows[key] = self.writing.rows[key] = amended(row, due_at=fold.now)
 
     def _rearm(self, fold: Fold, command: c.Claim) -> None:

@@ -20,7 +20,7 @@ from fencepost import commands as c
 from fencepost.allowances import Used
 from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
-from fencepost.decide.fold import Known, Row
+from fencepost.decide.fold import Child, Known, Row
 from fencepost.dependencies import DependencySpec
 from fencepost.ledger import health, rows, standing
 from fencepost.ledger.connect import Connection, Pipeline
@@ -90,6 +90,14 @@ SELECT e.call, e.attempt, e.applied, e.receipt, e.result, e.code, e.retryable FR
 JOIN fencepost.evidence e ON e.call = w.id AND e.tenant IS NOT DISTINCT FROM w.tenant
 ORDER BY e.recorded_at, e.id
 """
+# Without a lock: what has ended stays so, and the end of what has not makes the call's row due, whose lock is
+# held.
+READ_CHILDREN = f"""
+SELECT {_RUN_WHAT}, CASE WHEN runs.status = 'STOPPED' THEN (
+    SELECT e.body FROM fencepost.events e WHERE e.run = runs.id AND e.tenant = runs.tenant
+        AND e.type = 'RunStopped' ORDER BY e.seq DESC LIMIT 1) END
+{_NAMED} JOIN fencepost.runs ON runs.id = calls.child AND runs.tenant = calls.tenant
+"""
 # One statement instead of three: a batch of one pays for each.
 READ_REST = f"""
 SELECT fencepost.now(), {standing.ANYTHING},
@@ -148,6 +156,8 @@ class Loaded:
     standing: Standing = EVERYBODY
     allowances: dict[tuple[str, str], Used] = field(default_factory=dict)
     """Counters of allowances that are locked, by tenant and key."""
+    children: dict[UUID, Child] = field(default_factory=dict)
+    """Runs that calls of this batch have started, as they stand, by their ids."""
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -321,6 +331,8 @@ def load(
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
     depends = watched or health.depends(batch)
+    starts = any(isinstance(x, c.ClaimDoubt) and x.starts for x in batch)
+    children = connection.execute(READ_CHILDREN, args) if starts else ()
     depended = connection.execute(health.READ_DEPENDENCIES, args) if depends else ()
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
@@ -332,6 +344,7 @@ def load(
     for row in calls:
         call = made(Call, row)
         loaded.calls[call.tenant, call.run][call.id] = call
+    loaded.children = {r[1]: Child(made(Run, r[:-1]), r[-1] or {}) for r in children}
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())

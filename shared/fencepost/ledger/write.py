@@ -58,6 +58,10 @@ class Writing:
     allowances: dict[tuple[str, str], Moved] = field(default_factory=dict)
     counters: dict[tuple[str, str], Used] = field(default_factory=dict)
     """Those whose lock is held."""
+    starting: list[tuple[str, UUID, UUID]] = field(default_factory=list)
+    """Runs to be started: tenant, and the run and call that start each."""
+    told: set[Key] = field(default_factory=set)
+    """Calls whose runs have ended."""
 
 
 _PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
@@ -191,6 +195,20 @@ WHERE o.tenant = due.tenant AND o.subject = due.subject
 WAKE_SETTERS = WAKE.replace("k.operation = settled.key", "k.resource = settled.key")
 
 
+# Each is made from the event that names it, from its parent and from its call, by Postgres itself.
+START_CHILDREN = "SELECT fencepost.start_children(%s::text[], %s::uuid[], %s::uuid[])"
+# The end of a run makes the row of the call due that waits for it. A wake only lowers due_at.
+TELL_PARENTS = """
+UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
+FROM (SELECT w.tenant, w.subject
+      FROM unnest(%s::text[], %s::uuid[]) AS ended (tenant, call)
+      JOIN fencepost.outbox w ON w.subject = ended.call AND w.tenant = ended.tenant
+      WHERE w.queue = 'reconciler' AND w.due_at > %s
+      ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
+WHERE o.tenant = due.tenant AND o.subject = due.subject
+"""
+
+
 def _exactly(update: str) -> str:
     """The UPDATE, refused by Postgres itself unless it changes the number of rows given after its records.
 
@@ -234,6 +252,10 @@ def _write_rows(connection: Connection, batch: Writing, now: datetime) -> None:
     if batch.new_calls:
         new = [_new_call_values(call) | rows.presented(by, 0) for call, by in batch.new_calls.values()]
         connection.execute(INSERT_CALLS, [rows.to_json(new)])
+    if batch.starting:
+        tenants, runs, calls = zip(*sorted(batch.starting), strict=True)
+        ids = rows.plain_array(runs), rows.plain_array(calls)
+        connection.execute(START_CHILDREN, (rows.text_array(tenants), *ids))
     update(_RUNS_EXACTLY, [_run_record(batch, k) for k in batch.runs])
     update(_CALLS_EXACTLY, [_call_record(batch, k) for k in batch.calls])
     update(_OPERATIONS_EXACTLY, [_operation_values(o) for o in batch.operations.values()])
@@ -277,3 +299,7 @@ def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None
         if settled:
             keys = sorted(settled)
             connection.execute(statement, (now, now, [t for t, _ in keys], [k for _, k in keys], now))
+    if batch.told:
+        calls = sorted(batch.told)
+        ids = rows.plain_array(call for _, call in calls)
+        connection.execute(TELL_PARENTS, (now, now, rows.text_array(t for t, _ in calls), ids, now))

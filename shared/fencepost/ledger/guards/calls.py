@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.ledger.guards.approvals import APPROVALS, BORN_APPROVAL
+from fencepost.ledger.guards.children import CHILD, DETACHED, SETTLED
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
 
@@ -30,7 +31,7 @@ _BORN = f"""
         END IF;
 """
 
-_UNCHANGING = """
+_UNCHANGING = f"""
         IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
             NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
             NEW.required, NEW.resource)
@@ -71,6 +72,7 @@ _UNCHANGING = """
                 RETURN NEW;
             END IF;
         END IF;
+{DETACHED.strip(chr(10))}
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'call %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
         END IF;
@@ -138,7 +140,10 @@ _PRESENTED = f"""
 # What an attempt leaves behind changes only as the next one is counted, and that only with its own event;
 # but after a restore something may be under way that nobody here has counted.
 _ATTEMPTS = """
-        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING') THEN
+        -- Nobody holds a call that waits for its run: a claim may find that it has nothing to do.
+        waiting := via = 'claim' AND OLD.child IS NOT NULL AND NEW.owner IS NULL
+            AND said.type = 'ReconciliationDeferred';
+        IF NEW.attempts > OLD.attempts OR (via = 'claim' AND NEW.state = 'DISPATCHING' AND NOT waiting) THEN
             IF via <> 'claim' OR NEW.attempts <> OLD.attempts + 1 OR NOT (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptStarted', NEW.attempts, by_owner, by_fence)
@@ -249,7 +254,7 @@ _DOUBT = f"""
         -- Unknown is in doubt, and so is an attempt that takes the place of one nobody answered for.
         IF NOT NEW.doubt AND (NEW.state IN ('UNKNOWN', 'NEEDS_REPAIR')
                 OR (OLD.doubt AND NEW.state NOT IN ({_SETTLED}))
-                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING')) THEN
+                OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING' AND NOT waiting)) THEN
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
         IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
@@ -304,6 +309,7 @@ _PROOF = f"""
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state
                 WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+{SETTLED.strip(chr(10))}
                 ELSE false END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
                     NEW.state USING ERRCODE = 'FP003';
@@ -329,6 +335,7 @@ DECLARE
     word record;
     verdict jsonb;
     settles boolean;
+    waiting boolean;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'calls are never deleted' USING ERRCODE = 'FP004';
@@ -351,6 +358,7 @@ BEGIN
 {_PRESENTED.strip(chr(10))}
 {_ATTEMPTS.strip(chr(10))}
 {_HELD.strip(chr(10))}
+{CHILD.strip(chr(10))}
 {_PERSONS.strip(chr(10))}
 {APPROVALS.strip(chr(10))}
 {_WORDS.strip(chr(10))}

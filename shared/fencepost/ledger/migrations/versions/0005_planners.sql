@@ -682,7 +682,8 @@ BEGIN
         SELECT r.tenant, (e.body ->> 'child')::uuid AS id, r.id AS parent, c.id AS call, r.principal,
             coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
             c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
-            (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last, c.compensates IS NOT NULL AS offsets,
+            (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last,
+            c.compensates IS NOT NULL AS offsets,
             r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
         FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
         JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run

@@ -1,0 +1,155 @@
+"""What becomes of the run a call has started: its end is the proof of the call, whoever hears of it. Pure.
+
+A call that waits for its run is held by nobody. Its row is due when the run ends, which makes it so, or when
+the run's own deadline and grace are over: then the call is UNKNOWN, and owned by the reconciliation deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timedelta
+from typing import Any
+
+from fencepost import deadlines, slices
+from fencepost.canonical import sanitize
+from fencepost.clock import rfc3339
+from fencepost.commands import Answer, ClaimDoubt, Done, Moved, Payload, Tell, Unfamiliar
+from fencepost.decide.dispatch import mark_unknown
+from fencepost.decide.fold import Child, Fold, lease_body
+from fencepost.decide.stopping import after_call
+from fencepost.events import EventType, body_text
+from fencepost.outcomes import Unsure
+from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus
+from fencepost.subjects import Call, Run
+from fencepost.taint import UNTRUSTED
+from fencepost.tools import Tool
+
+E, C, R = EventType, CallState, RunStatus
+
+TELL_AGAIN = timedelta(seconds=10)
+"""How long a run has to heed that it is to stop before it is told once more."""
+_PREVIEW = 500
+
+
+def claim_child(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answer:
+    """Settle a call by the end of its run; else wait for it, have it told to stop, or ask a person."""
+    if not command.starts:
+        return Unfamiliar(f"that {call.tool} starts runs")
+    child = fold.children.get(call.child) if call.child is not None else None
+    if child is not None and not _ended(child.run):
+        return _wait(fold, call, tool, command, child.run)
+    _take(fold, call, command)
+    if child is None:
+        if call.state == C.DISPATCHING:
+            mark_unknown(fold, call, tool, Unsure("child_lost", "its run is not in this ledger"))
+        lost = "the ledger was restored; whether it had started a run is not known"
+        return _repair(fold, call, lost if call.child is None else "its run is not in this ledger")
+    _settle(fold, fold.call(call.id), tool, child)
+    after_call(fold, call.id)
+    return Done(fold.call(call.id).state)
+
+
+def _ended(run: Run) -> bool:
+    """Whether nothing of it is open any more, a call that waits for a person included."""
+    return run.status in RUN_ENDS and not run.open
+
+
+def _take(fold: Fold, call: Call, command: ClaimDoubt) -> None:
+    fold.present(call.id, "claim")
+    fold.takeovers = 0
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
+
+
+def _wait(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, run: Run) -> Answer:
+    last = deadlines.takeover_at(run.deadline, tool.dependency.grace)
+    late = fold.now >= last
+    why = _why_stop(fold, call, late=late) if run.status in RUN_FORWARD else None
+    if call.state == C.DISPATCHING and not late and why is None:
+        if call.ready_at > fold.now:
+            return Moved()  # nothing to say: the row goes back to where it stands
+        return _defer(fold, call, command, last, f"its run is {run.status}")
+    _take(fold, call, command)
+    if call.state == C.DISPATCHING and late:
+        silent = f"its run did not end by {rfc3339(run.deadline)}; it is {run.status}"
+        mark_unknown(fold, call, tool, Unsure("child_silent", silent))
+    call = fold.call(call.id)
+    until = call.reconcile_until
+    if call.state == C.UNKNOWN and until is not None and fold.now >= until:
+        return _repair(fold, call, f"its run {run.id} is {run.status} beyond the reconciliation deadline")
+    if why is None:
+        return _defer(fold, call, None, until or last, f"its run is {run.status}")
+    again = min(deadlines.plus(fold.now, TELL_AGAIN), until or last)
+    _defer(fold, call, None, again, why)
+    assert call.child is not None
+    return Tell(fold.call(call.id), call.child, why)
+
+
+def _why_stop(fold: Fold, call: Call, *, late: bool) -> str | None:
+    """Why the run of this call is to stop; None where it is to go on."""
+    if not fold.forward and not call.compensates:
+        return f"its parent is {fold.run.status}: {fold.run.stop_reason}"
+    if str(call.id) in slices.read(fold.run.below).stop:
+        return "its parent goes on without it"
+    return "its deadline has passed" if late else None
+
+
+def _defer(fold: Fold, call: Call, command: ClaimDoubt | None, until: datetime, reason: str) -> Answer:
+    if command is not None:
+        _take(fold, call, command)
+    now = fold.call(call.id)
+    body = {"ready_at": rfc3339(until), "reason": reason, "fence": now.fence, "asks": now.asks}
+    fold.emit(E.RECONCILIATION_DEFERRED, body, call=call.id)
+    return Done(now.state)
+
+
+def _repair(fold: Fold, call: Call, reason: str) -> Answer:
+    body = {"reason": reason, "fence": fold.call(call.id).fence}
+    fold.emit(E.REPAIR_REQUESTED, body, call=call.id)
+    after_call(fold, call.id)
+    return Done(C.NEEDS_REPAIR)
+
+
+def _settle(fold: Fold, call: Call, tool: Tool, child: Child) -> None:
+    """The proof: COMPLETED is its result, STOPPED without effects is a failure, with some it is a report."""
+    run = child.run
+    body: dict[str, Any] = {"child": str(run.id), "status": run.status, "used": slices.used_by(run)}
+    if run.tainted is not None or tool.taints:
+        body[UNTRUSTED] = True
+    if run.status == R.STOPPED and not run.effects:
+        why = f"its run stopped: {run.stop_reason}" + (f": {run.stop_detail}" if run.stop_detail else "")
+        fold.emit(E.CHILD_RUN_SETTLED, body | {"to": C.FAILED, "message": why}, call=call.id)
+        return
+    if _stopped_before(fold, call):
+        # After its end a run does nothing by itself: a person says that it happened, and it is offset.
+        why = f"its run {run.id} is {run.status} with effects, and was heard of after this run had stopped"
+        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence}, call=call.id)
+        return
+    if run.status == R.COMPLETED:
+        said = {"receipt": str(run.id), "result": run.result, "preview": run.preview}
+    else:
+        report = _report(child)
+        fold.kept.append(report)
+        said = {"receipt": str(run.id), "result": report.digest, "preview": report.preview}
+    fold.emit(E.CHILD_RUN_SETTLED, body | {"to": C.SUCCEEDED} | said, call=call.id)
+
+
+def _stopped_before(fold: Fold, call: Call) -> bool:
+    return fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
+
+
+def _report(child: Child) -> Payload:
+    """What is said of a run that stopped and left effects: never that it failed, which would be none."""
+    run, end = child.run, child.end
+    text = body_text(
+        {
+            "status": run.status,
+            "stop_reason": run.stop_reason,
+            "stop_detail": run.stop_detail,
+            "run": str(run.id),
+            "effects": run.effects,
+            "offset": list(end.get("offset", ())),
+            "not_offset": list(end.get("not_offset", ())),
+        }
+    )
+    data = text.encode()
+    return Payload(hashlib.sha256(data).hexdigest(), data, sanitize(text, _PREVIEW))

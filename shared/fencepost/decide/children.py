@@ -1,0 +1,119 @@
+"""Runs that calls start: the slice one is let go with, and when its parent goes on without it. Pure.
+
+What becomes of them is `child_ends`'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from fencepost import joins, lineage, operations, slices
+from fencepost.budgets import Budget, Usage, budget_of
+from fencepost.clock import rfc3339
+from fencepost.commands import ClaimCall
+from fencepost.contracts import Contract, Effect
+from fencepost.deadlines import takeover_at
+from fencepost.decide.fold import Fold
+from fencepost.events import EventType
+from fencepost.joins import Join
+from fencepost.operations import Operation, Rule
+from fencepost.proposals import Rejected, Validated
+from fencepost.states import CALL_UNSENT, CALL_UNSETTLED, CallState, RunStatus
+from fencepost.subjects import Call
+from fencepost.tools import Tool
+
+E, C, R = EventType, CallState, RunStatus
+
+Cancel = Callable[[Fold, Call, str], None]
+
+
+def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
+    """`operations.admit`; but nobody waits for a run that it descends from, which waits for it."""
+    rule, why = operations.admit(operation, call, contract)
+    if rule == Rule.WAIT and operation.run in lineage.above(fold.run.request):
+        return Rule.REJECT, "key_held_above"
+    return rule, why
+
+
+def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | None:
+    """Step 8 for a call that starts a run: its slice, or why there is none. None: it starts none."""
+    if tool.child is None:
+        return None
+    if call.compensates:
+        return tool.child.budget
+    return slices.carve(budget_of(fold.run.request), usage, fold.run.below, tool.child.budget)
+
+
+def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget, deadline: datetime) -> None:
+    """The run itself, named by the event that starts it; it is inserted with this change.
+
+    What offsets an effect is not held back by a budget: its run's slice is none of the parent's.
+    """
+    spec = tool.child
+    assert spec is not None
+    body: dict[str, Any] = {
+        "child": str(command.child),
+        "planner": spec.planner,
+        "version": spec.planner_version,
+        "deadline": rfc3339(deadline),
+        "ready_at": rfc3339(takeover_at(deadline, tool.dependency.grace)),
+        "budget": piece.to_json(),
+        "tools": list(spec.tools),
+        "on_stop": spec.on_stop.value,
+        "reads": tool.effect is Effect.READ,
+        "tainted": fold.run.tainted is not None,
+        **({} if call.compensates else {"held": slices.held_for(piece)}),
+    }
+    fold.emit(E.CHILD_RUN_STARTED, body, call=call.id, attempt=fold.call(call.id).attempts)
+    fold.starting.append(call.id)
+
+
+def joined(
+    fold: Fold, pairs: Sequence[tuple[UUID, Validated | Rejected]], join: Join
+) -> dict[str, Any] | None:
+    """What a turn's event says of the runs it waits for; nothing where it waits for all, or starts none."""
+    told = join.told(fold.now)
+    starts = [str(call) for call, one in pairs if isinstance(one, Validated) and _starts(fold, one)]
+    return told | {"calls": starts} if told is not None and starts else None
+
+
+def _starts(fold: Fold, proposal: Validated) -> bool:
+    tool = fold.known.tool(proposal.tool_name, proposal.tool_version)
+    return tool is not None and tool.child is not None
+
+
+def optional(proposal: Validated | Rejected) -> Validated | Rejected:
+    """A proposal whose failure stops nothing."""
+    return replace(proposal, required=False) if isinstance(proposal, Validated) else proposal
+
+
+def hurry(fold: Fold) -> None:
+    """Have the runs that this one's calls have started told that it stops: their rows are due now."""
+    fold.hurried |= {c.id for c in fold.view.open_calls() if c.child and c.state in CALL_UNSETTLED}
+
+
+def go_on(fold: Fold, cancel: Cancel) -> None:
+    """Leave behind what a turn no longer waits for: enough of its runs have SUCCEEDED, or its time is over.
+
+    What was not sent yet is cancelled; the rest is detached, and told to stop if the turn said so.
+    """
+    join = slices.read(fold.run.below).join
+    if join is None or fold.run.status != R.ACTING:
+        return
+    if not joins.met(join, succeeded=join.get("got", 0), now=fold.now):
+        return
+    why = f"its turn went on with {join.get('got', 0)} answers"
+    for call in list(fold.view.open_calls()):
+        if str(call.id) not in join["calls"] or call.detached:
+            continue
+        if call.state in CALL_UNSENT and not call.doubt:
+            cancel(fold, call, why)
+            continue
+        stop = join["rest"] == "cancel" and call.child is not None
+        fold.emit(E.CALL_DETACHED, {"reason": why, "stop": stop}, call=call.id)
+        if stop and call.state in CALL_UNSETTLED:
+            fold.hurried.add(call.id)

@@ -1,0 +1,108 @@
+"""How a run of a call comes into the ledger: made by Postgres from its parent, its call and the event that
+names it. Nobody but a producer's own function and this one inserts runs.
+"""
+
+from __future__ import annotations
+
+START_CHILDREN = """
+CREATE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+DECLARE
+    v_made integer := 0;
+    v_run record;
+BEGIN
+    -- An event beyond its run's head is one of this transaction: each starts its run once.
+    FOR v_run IN
+        SELECT r.tenant, (e.body ->> 'child')::uuid AS id, r.id AS parent, c.id AS call, r.principal,
+            coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
+            c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
+            (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last,
+            c.compensates IS NOT NULL AS offsets,
+            r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
+        FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
+        JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
+        JOIN fencepost.calls c ON c.tenant = w.tenant AND c.id = w.call AND c.run = w.run AND c.child IS NULL
+        JOIN fencepost.events e ON e.tenant = w.tenant AND e.run = w.run AND e.call = w.call
+            AND e.seq > r.seq AND e.type = 'ChildRunStarted'
+    LOOP
+        IF (v_run.deadline > v_run.last AND NOT v_run.offsets) OR v_run.deadline <= v_run.at THEN
+            RAISE EXCEPTION 'run %: it ends before the run it is started by', v_run.id
+                USING ERRCODE = 'FP001';
+        END IF;
+        INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request,
+            on_stop, created_at, deadline, ready_at, root, parent, parent_call, depth, traceparent)
+        VALUES (v_run.tenant, v_run.id, 'child:' || v_run.call, v_run.said ->> 'planner',
+            (v_run.said ->> 'version')::integer, v_run.principal,
+            jsonb_build_object('planner', v_run.said -> 'planner', 'version', v_run.said -> 'version',
+                'principal', v_run.principal, 'input', v_run.input,
+                'deadline', extract(epoch FROM v_run.deadline - v_run.at),
+                'budget', (v_run.said -> 'budget')
+                    || CASE WHEN v_run.tainted THEN '{"tainted": true}' ELSE '{}' END::jsonb,
+                'on_stop', v_run.said -> 'on_stop',
+                'above', coalesce(v_run.request -> 'above', '[]') || to_jsonb(v_run.parent),
+                'within', coalesce(v_run.request -> 'within', '[]')
+                    || jsonb_build_array(v_run.said -> 'tools'),
+                'reads', (v_run.said ->> 'reads' = 'true' OR v_run.request ->> 'reads' = 'true') IS TRUE),
+            v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
+            v_run.call, v_run.depth, v_run.traceparent);
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
+        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at);
+        v_made := v_made + 1;
+    END LOOP;
+    IF v_made <> cardinality(p_calls) THEN
+        RAISE EXCEPTION 'runs are started by the event that names them, and once: % of % were', v_made,
+            cardinality(p_calls) USING ERRCODE = 'FP004';
+    END IF;
+    RETURN v_made;
+END $$;
+REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
+"""
+
+# A call's run is started with its first attempt, and what it says then never changes.
+CHILD = """
+        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL
+            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
+                AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
+            AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
+                AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
+            RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.detached IS DISTINCT FROM OLD.detached AND NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type IN ('CallDetached', 'CallAwaited')) THEN
+            RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+"""
+
+# Whether its turn waits for a call changes nothing else of it, and needs no term.
+DETACHED = """
+        IF said.type IN ('CallDetached', 'CallAwaited') THEN
+            rest := NEW;
+            rest.version := OLD.version;
+            rest.detached := OLD.detached;
+            rest.live := OLD.live;  -- computed after this
+            rest.offsets := OLD.offsets;
+            IF rest IS NOT DISTINCT FROM OLD AND NEW.detached = (said.type = 'CallDetached') THEN
+                RETURN NEW;
+            END IF;
+        END IF;
+"""
+
+SETTLED = """
+                WHEN 'ChildRunSettled' THEN via = 'claim'
+                    AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
+                    AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
+                    AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
+                        AND r.id = OLD.child AND r.open = 0 AND CASE r.status
+                            WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
+                                AND NEW.result IS NOT DISTINCT FROM r.result
+                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = (r.effects = 0)
+                            ELSE false END)
+"""
+"""The end of a run is the proof of its call: COMPLETED is its result, STOPPED without effects a failure."""
