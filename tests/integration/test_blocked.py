@@ -47,7 +47,9 @@ def test_a_planner_nobody_knows_blocks_its_run(
     assert reason.startswith("no living planner knows planner p version 1; ")
     stamp(bench, f"knows-{planners[:1]}", "planner", knows([("p", 1)], ()))
     assert found(bench, run) == []
-    bench.sql("UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE knows IS NOT NULL")
+    bench.sql(
+        "UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE knows IS NOT NULL AND ended_at IS NULL"
+    )
 
 
 def test_a_tool_nobody_of_its_queue_knows_blocks_its_call(bench: Bench) -> None:
