@@ -116,6 +116,15 @@ Search = Callable[[Any, Attempt], Any]
 """`def` or `async def` of validated arguments and the attempt, giving documents, best first."""
 
 
+def home_options(said: RetrievalOptions) -> DependencyOptions:
+    """The options of a retrieval that are its dependency's."""
+    options: DependencyOptions = {}
+    for name in DependencyOptions.__annotations__:
+        if name in said:
+            options[name] = said[name]  # type: ignore[literal-required]
+    return options
+
+
 def declare_retrieval(
     source: str, home: Dependency, search: Search, said: RetrievalOptions
 ) -> PythonTool[Any, Retrieved]:
@@ -126,7 +135,7 @@ def declare_retrieval(
     if on_stale is not OnStale.WITHHOLD and max_age is None:
         raise UsageError(f"retrieval {source}: on_stale={on_stale} says nothing without a max_age")
     kind = said.get("returns", Document)
-    if not (isinstance(kind, type) and issubclass(kind, Document)):
+    if not issubclass(kind, Document):
         raise UsageError(f"retrieval {source}: returns is fencepost.retrieval.Document or a subclass of it")
     options: ToolOptions = {
         "untrusted": said.get("untrusted", True),
@@ -252,8 +261,9 @@ def _stale(call: CallView, max_age: timedelta | None) -> Iterator[str]:
         yield f"{call.tool} ({call.call_id}): version {have} was known, {need} was written"
     elif isinstance(found := result.get("documents"), list):
         named = {str(one["id"]): str(one["as_of"]) for one in result.get("stale", [])}
-        for one in found if max_age is not None else ():
-            if parse_rfc3339(result["now"]) - parse_rfc3339(one["as_of"]) > max_age:
+        now = parse_rfc3339(result["now"])
+        for one in found:
+            if max_age is not None and now - parse_rfc3339(one["as_of"]) > max_age:
                 named[str(one["id"])] = str(one["as_of"])
         for name, as_of in named.items():
             yield f"{call.tool} ({call.call_id}): document {sanitize(name, 100)} is as of {as_of}"

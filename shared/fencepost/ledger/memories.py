@@ -17,7 +17,7 @@ import psycopg
 
 from fencepost.errors import NotApplied, NotFound, UsageError
 from fencepost.ledger.connect import Connection, Pool
-from fencepost.memory import (
+from fencepost.memory_port import (
     Change,
     Conflicting,
     Erased,

@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from fencepost.ledger.schema import col, instant, metadata
-from fencepost.memory import MAX_VALUE_BYTES
+from fencepost.memory_port import MAX_VALUE_BYTES
 
 # Every version of every key, for ever: only its value may be erased. A tenant's keys are read in order, so
 # this key begins with the tenant; nothing is ever looked up here by an id alone but an operation.

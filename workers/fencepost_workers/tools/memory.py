@@ -23,12 +23,9 @@ from fencepost.ledger.memories import PostgresMemory, written_by_run
 from fencepost.memory import (
     List,
     MemorySpec,
-    MemoryStore,
     Read,
     Restore,
-    Slot,
     Write,
-    Writer,
     change_of,
     listing,
     reading,
@@ -37,6 +34,7 @@ from fencepost.memory import (
     wrote,
 )
 from fencepost.memory import looked_up as found_by
+from fencepost.memory_port import MemoryStore, Slot, Writer
 from fencepost.outcomes import told
 from fencepost.settings import variable
 from fencepost.subjects import Call
