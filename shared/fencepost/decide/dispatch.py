@@ -10,7 +10,7 @@ from typing import Any
 from fencepost import breaker, deadlines, lineage, operations
 from fencepost.allowances import Refusal, Share
 from fencepost.authority import AuthorizationDecision
-from fencepost.budgets import exhausted
+from fencepost.budgets import exhausted, overgrown
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import (
     Answer,
@@ -184,6 +184,8 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     fence, spec = command.term.fence, tool.dependency
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
         return _spent(fold, call, f"the run's budget of {used} is used up", used, fence)
+    if (grown := overgrown(budget(fold), usage(fold))) is not None and not call.compensates:
+        return _spent(fold, call, f"the run may not go on ({grown})", grown, fence, StopReason.HISTORY_LIMIT)
     if isinstance(piece := children.piece(fold, call, tool, usage(fold)), str):
         if not call.required:  # the planner is told
             return _reject(fold, call, 8, "budget", piece, fence)
@@ -212,9 +214,16 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     return Done(C.DISPATCHING)
 
 
-def _spent(fold: Fold, call: Call, message: str, detail: str, fence: int) -> Answer:
+def _spent(
+    fold: Fold,
+    call: Call,
+    message: str,
+    detail: str,
+    fence: int,
+    reason: StopReason = StopReason.BUDGET_EXHAUSTED,
+) -> Answer:
     fold.emit(E.PROPOSAL_REJECTED, rejection(8, "budget", message) | {"fence": fence}, call=call.id)
-    stop(fold, StopReason.BUDGET_EXHAUSTED, detail)
+    stop(fold, reason, detail)
     fold.present_run_by(call.id)
     return Done(fold.call(call.id).state)
 
