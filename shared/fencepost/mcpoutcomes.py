@@ -17,7 +17,7 @@ from typing import Any, Final
 from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
 from fencepost.errors import NotApplied
-from fencepost.mcp import CHANGED, RPC, ToolResult
+from fencepost.mcp import CHANGED, RPC, ToolResult, changed, contradiction, definition_digest
 from fencepost.outcomes import (
     MAX_TEXT_CHARS,
     Answered,
@@ -49,6 +49,26 @@ def answer_of(*, result: Mapping[str, Any] | None = None, error: Any = None, str
     said = {"error": error} if result is None else {"result": result}
     headers = {STRANGE: strange} if strange else {}
     return Response(RPC, headers, json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def offered(
+    tool: Tool, name: str, listed: Mapping[str, Any] | None, *, question: bool, repeat: bool
+) -> NotSent | None:
+    """Why a call is not sent, by what its server says the tool of this `name` is; None where it may be.
+
+    `question`: it is asked for a lookup, of which the server's `pins` speak: it is another tool.
+    """
+    server, remote = tool.dependency.mcp, tool.mcp
+    known = server.pins.get(name) if server is not None else None
+    pinned = remote.definition if remote is not None and not question else known
+    found = None if listed is None else definition_digest(listed)
+    if pinned is not None and found != pinned:
+        return NotSent(CHANGED, changed(name, pinned, found))
+    if listed is None:
+        return NotSent("unknown_tool", f"nothing was sent: the server offers no tool {name}", retryable=False)
+    effect = Effect.READ if question else tool.effect
+    why = contradiction(effect, tool.contract, listed.get("annotations") or {}, repeat=repeat)
+    return None if why is None else NotSent("hints_forbid", f"nothing was sent: {why}", retryable=False)
 
 
 def classify_call(tool: Tool, sent: Sent, *, now: datetime, args: Any = None) -> Outcome:
