@@ -19,6 +19,7 @@ from fencepost.outbound import Outbound
 from fencepost.outcomes import Sent
 from fencepost.settings import Settings
 from fencepost.tools import StoredRequest
+from fencepost_workers.models.providers import Providers
 from fencepost_workers.signing import Signer
 from fencepost_workers.slots import Slots
 from fencepost_workers.tools.http import Kind
@@ -137,6 +138,11 @@ class Parts(Protocol):
     @property
     def engine(self) -> Sends:
         """Who sends requests."""
+        ...
+
+    @property
+    def models(self) -> Providers:
+        """Who asks model providers."""
         ...
 
     @property

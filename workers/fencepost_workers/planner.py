@@ -6,16 +6,18 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
 
 from fencepost import commands as c
+from fencepost import markers
 from fencepost.budgets import budget_of
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
-from fencepost.ledger import reads
-from fencepost.ledger.reads import ContextCall, Prepared
-from fencepost.models import Spent
+from fencepost.ledger import reads, turns
+from fencepost.ledger.reads import Prepared
+from fencepost.models import AgentSpec, Spent
 from fencepost.outcomes import result_text, told
 from fencepost.planners import PlannerSpec
 from fencepost.progress import stuck
@@ -47,7 +49,7 @@ class Planner(Role):
         self._contexts: dict[str, Known] = {}  # by the owner of the term
         self._damaged: dict[str, str] = {}  # what of them is not what was recorded
         self._calls = Contexts()
-        self._planners: dict[tuple[str, int], models.Planner] = {}
+        self._planners: dict[tuple[str, int], models.Planner | models.AgentPlanner] = {}
         self._lock = threading.Lock()
 
     def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
@@ -64,25 +66,38 @@ class Planner(Role):
         return agent.model(prepared.failures).scope if agent is not None else ""
 
     def gather(self, taken: Sequence[tuple[c.Order, Held]]) -> None:
-        """The contexts of all claimed runs, in one statement; in none where no run has had a call."""
+        """The contexts of all claimed runs, in one statement, and in another what models have said in theirs;
+        in none where no run has had a call or an answer.
+        """
         fault("planner.after_claim")
         runs = {held.term.owner: order.run for order, held in taken if isinstance(order, c.Plan)}
         known = {owner: self._calls.known(run) for owner, run in runs.items()}
         damaged: dict[str, str] = {}
         called = [(run.tenant, run.id, known[owner].version) for owner, run in runs.items() if run.calls]
-        if called:
+        spoken = [
+            (run.tenant, run.id, known[owner].heard) for owner, run in runs.items() if self._has_said(run)
+        ]
+        if called or spoken:
             with self.worker.pool.reading() as connection:
-                read = reads.context_calls(connection, called)
+                read = reads.context_calls(connection, called) if called else {}
+                said = turns.context_turns(connection, spoken) if spoken else {}
             for owner, run in runs.items():
-                news = read.get((run.tenant, run.id), ())
-                known[owner] = known[owner].grown(news)
-                if (damage := next((d for call in news if (d := call.damaged)), None)) is not None:
+                news, words = read.get((run.tenant, run.id), ()), said.get((run.tenant, run.id), ())
+                known[owner] = known[owner].grown(news).told(words)
+                if (damage := next((d for one in (*news, *words) if (d := one.damaged)), None)) is not None:
                     damaged[owner] = damage
                 else:
                     self._calls.keep(run, known[owner])
         with self._lock:
             self._contexts.update(known)
             self._damaged.update(damaged)
+
+    def _has_said(self, run: Run) -> bool:
+        """Whether it was asked before, and its planner is a model: nobody else is told what was said."""
+        return bool(run.turn or run.failures) and self._agent(run) is not None
+
+    def _agent(self, run: Run) -> AgentSpec | None:
+        return self.worker.app.agent_of(run.planner, run.planner_version)
 
     async def act(self, order: c.Order, held: Held) -> c.Command | None:
         """Ask for the next turn, validate what it proposes, and say what to record."""
@@ -93,10 +108,12 @@ class Planner(Role):
             damage = self._damaged.pop(held.term.owner, None)
         if known is None:
             raise LookupError(f"the context of run {run.id} was not gathered; its takeover plans it")
-        fields = self.stamped(run.tenant, run.id)
+        agent = self._agent(run)
+        scope = agent.model(run.failures).scope if agent is not None else ""
+        fields = self.stamped(run.tenant, run.id) | {"term": held.term, "scope": scope}
         if damage is not None:  # no planner decides on what nobody recorded
             log.error("run %s is not planned: %s", run.id, damage)
-            return c.RecordPlanLost(**fields, term=held.term, code="damaged_result", message=damage)
+            return c.RecordPlanLost(**fields, code="damaged_result", message=damage, spent=Spent())
         app = self.worker.app
 
         def known_tool(name: str, version: int) -> Tool | None:
@@ -105,53 +122,88 @@ class Planner(Role):
         if (still := stuck(known.calls, budget_of(run.request).repeats, known_tool)) is not None:
             no_progress = StopReason.NO_PROGRESS
             return c.RecordPlanLost(
-                **fields, term=held.term, code=no_progress, message=still, stop=no_progress, spent=Spent()
+                **fields, code=no_progress, message=still, stop=no_progress, spent=Spent()
             )
         spec = app.find_planner(run.planner, run.planner_version)
-        context = context_of(run, known.calls, known_tool)
+        context = context_of(run, known, known_tool)
         try:
-            planner = self._planner(spec)
-            left = held.remaining(plan.timeout)
-            if left <= 0:
-                raise TimeoutError
-            async with asyncio.timeout(left):
-                turn = await planner.propose(context)
+            turn, tools = await self._proposed(plan, held, spec, context)
             fault("planner.after_model")
-            return self._recorded(plan, held, spec, context, turn)
+            return self._recorded(plan, fields, spec, context, turn, tools)
+        except models.NoTurn as lost:
+            log.info("run %s: %s: %s", run.id, lost.code, lost.message)
+            return c.RecordPlanLost(
+                **fields,
+                code=lost.code,
+                message=sanitize(lost.message, MESSAGE_CHARS),
+                spent=lost.spent,
+                said=lost.said,
+                stop=lost.stop,
+                retry_after=lost.retry_after,
+            )
         except TimeoutError:
             code, message = "timeout", f"no answer within {plan.timeout.total_seconds():g} s"
         except Exception as error:
             log.warning("planner %s failed on run %s", run.planner, run.id, exc_info=True)
             code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
-        return c.RecordPlanLost(**fields, term=held.term, code=code, message=message)
+        return c.RecordPlanLost(**fields, code=code, message=message)
 
-    def _planner(self, spec: PlannerSpec) -> models.Planner:
+    async def _proposed(
+        self, plan: c.Plan, held: Held, spec: PlannerSpec, context: Context
+    ) -> tuple[Turn, Mapping[str, Tool]]:
+        """The next turn, and the tools it may propose; TimeoutError, NoTurn, or what the planner raises."""
+        planner = self._planner(spec)
+        left = held.remaining(plan.timeout)
+        if isinstance(planner, models.AgentPlanner):
+            # The ledger's time, counted on from the claim by a clock nobody sets (R6).
+            now = plan.run.ready_at - self._grace - timedelta(seconds=left)
+            asking = models.Asking(plan.run.failures, left, now)
+            return await planner.ask(context, asking), planner.tools
+        if left <= 0:
+            raise TimeoutError
+        async with asyncio.timeout(left):
+            return await planner.propose(context), self.worker.app.tools
+
+    def _planner(self, spec: PlannerSpec) -> models.Planner | models.AgentPlanner:
         key = (spec.name, spec.version)
         if key not in self._planners:
-            self._planners[key] = models.planner_for(spec, self.worker.executor)
+            worker = self.worker
+            self._planners[key] = (
+                models.AgentPlanner(spec.agent, worker.app.tools, worker.models)
+                if spec.agent is not None
+                else models.planner_for(spec, worker.executor)
+            )
         return self._planners[key]
 
     def _recorded(
-        self, order: c.Plan, held: Held, spec: PlannerSpec, context: Context, turn: Turn
+        self,
+        order: c.Plan,
+        fields: Mapping[str, Any],
+        spec: PlannerSpec,
+        context: Context,
+        turn: Turn,
+        tools: Mapping[str, Tool],
     ) -> c.RecordTurn:
         run, number = order.run, order.run.turn + 1
-        tools = self.worker.app.tools
         proposals = tuple(
             validate(p, tools=tools, tenant=run.tenant, run_id=str(run.id), turn=number, ordinal=n)
             for n, p in enumerate(turn.proposals)
         )
         finish = payload(result_text(turn.finish)) if turn.finish is not None else None
         answer = payload(_transcript(turn, proposals))
+        objection = _objection(spec, context) if finish is not None else None
         return c.RecordTurn(
-            **self.stamped(run.tenant, run.id),
-            term=held.term,
+            **fields,
             turn=number,
             proposals=proposals,
             call_ids=tuple(uuid7() for _ in proposals),
             finish=finish,
-            objection=_objection(spec, context) if finish is not None else None,
+            objection=objection,
             answer=answer,
             payloads=(answer, finish) if finish is not None else (answer,),
+            spent=turn.spent if isinstance(turn, models.ModelTurn) else None,
+            said=turn.said if isinstance(turn, models.ModelTurn) else {},
+            markers=tuple(sorted(context.met)),
         )
 
     def recorded(self) -> None:
@@ -184,7 +236,7 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
     return sanitize(said, MESSAGE_CHARS)
 
 
-def context_of(run: Run, calls: Sequence[ContextCall], tool: Callable[[str, int], Tool | None]) -> Context:
+def context_of(run: Run, known: Known, tool: Callable[[str, int], Tool | None]) -> Context:
     """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
     return Context(
         run_id=str(run.id),
@@ -192,7 +244,10 @@ def context_of(run: Run, calls: Sequence[ContextCall], tool: Callable[[str, int]
         principal=run.principal,
         input=json.loads(run.request)["input"],
         turn=run.turn + 1,
-        calls=views(calls, tool),
+        calls=views(known.calls, tool),
         deadline=run.deadline,
         tainted=run.tainted is not None,
+        turns=known.turns,
+        lost=known.lost,
+        markers=markers.read(run.markers),
     )

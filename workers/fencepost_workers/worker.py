@@ -31,6 +31,7 @@ from fencepost.tools import Tool
 from fencepost_workers import forks
 from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
+from fencepost_workers.models.providers import Providers
 from fencepost_workers.pulse import Pulse
 from fencepost_workers.signing import signer_of
 from fencepost_workers.slots import Slots, ToolThreads
@@ -85,6 +86,7 @@ class Worker:
         self.committer = Committer(self.ledger, self.loop)
         self.signer = signer
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
+        self.models = Providers()
         self._releaser = Releaser(self.leases)
         self._health = HealthFile(settings.health_file)
         self._freed = 0
@@ -203,12 +205,16 @@ class Worker:
         self._doorbell.close()
         self.pool.close()
 
+    async def _close_connections(self) -> None:
+        await self.models.aclose()
+        await self.engine.aclose()
+
     def _close_loop(self) -> None:
-        closing = asyncio.run_coroutine_threadsafe(self.engine.aclose(), self.loop)
+        closing = asyncio.run_coroutine_threadsafe(self._close_connections(), self.loop)
         try:
             closing.result(CLOSE_WITHIN_S)
         except TimeoutError:
-            log.warning("connections to downstreams did not close in time")
+            log.warning("connections to downstreams and providers did not close in time")
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_WITHIN_S)
         if not self._thread.is_alive():

@@ -39,6 +39,7 @@ from fencepost_ops.drill.services import Services, Wire
 from fencepost_ops.drill.virtual import VirtualClock
 from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
+from fencepost_workers.models.providers import Providers
 from fencepost_workers.patience import Patience
 from fencepost_workers.planner import Planner
 from fencepost_workers.reconciler import Reconciler
@@ -318,6 +319,7 @@ class Worker(Host):
         self.ledger = _Ledger(self, world, limit)
         self.committer = _Committer(self.ledger)
         self.signer = rehearsing(self.app.dependencies)
+        self.models = Providers()
         self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
         self.wait = world.wait
         self._clock = world.clock

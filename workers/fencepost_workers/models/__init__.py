@@ -1,4 +1,4 @@
-"""Planners as workers run them: one `propose` for functions, scripts and, later, models."""
+"""Planners as workers run them: functions and scripts `propose`; models are asked by an `AgentPlanner`."""
 
 import asyncio
 import inspect
@@ -9,7 +9,21 @@ from typing import Protocol
 from fencepost.errors import UsageError
 from fencepost.planners import PlannerSpec
 from fencepost.tools import Context, Turn
+from fencepost_workers.models.agent import AgentPlanner, Asking, ModelTurn, NoTurn
+from fencepost_workers.models.providers import Providers
 from fencepost_workers.models.scripted import ScriptedPlanner
+
+__all__ = [
+    "AgentPlanner",
+    "Asking",
+    "FunctionPlanner",
+    "ModelTurn",
+    "NoTurn",
+    "Planner",
+    "Providers",
+    "ScriptedPlanner",
+    "planner_for",
+]
 
 
 class Planner(Protocol):
@@ -46,7 +60,7 @@ class FunctionPlanner:
 
 
 def planner_for(spec: PlannerSpec, executor: Executor) -> Planner:
-    """What runs a registered planner. ScriptError for a script that cannot be read."""
+    """What runs a registered function or script. ScriptError for a script that cannot be read."""
     if spec.plan is not None:
         return FunctionPlanner(spec.name, spec.plan, executor)
     if spec.script is None:

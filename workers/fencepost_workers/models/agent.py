@@ -1,0 +1,182 @@
+"""A planner that is a model: what it is told, what it is asked, and what its answer comes to.
+
+It holds no state between turns and decides nothing: its turn is validated like any other's, its claim that
+all is done is judged by the run's verify function and by what is open. An answer that is no turn is lost, and
+what it cost is told where the provider said so; where nobody knows, its reservation is charged.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any, Final
+
+from fencepost.canonical import sanitize
+from fencepost.errors import UsageError
+from fencepost.models import AgentSpec, ModelSpec, Spent
+from fencepost.outcomes import told
+from fencepost.states import StopReason
+from fencepost.tools import Context, Proposal, Tool, Turn
+from fencepost_workers.models.answers import TURNS, Answer, Ending
+from fencepost_workers.models.declared import Declared, declare
+from fencepost_workers.models.prompt import Prompt, prompt
+from fencepost_workers.models.providers import Heard, KeyUnavailable, Providers
+
+_STOPS: Final[Mapping[Ending, StopReason]] = {
+    Ending.REFUSED: StopReason.REFUSED,
+    Ending.CONTENT_FILTER: StopReason.REFUSED,
+    Ending.HOSTED: StopReason.PLANNER_FAILED,
+    Ending.CONTEXT_EXCEEDED: StopReason.PLANNER_FAILED,
+}
+"""Endings after which nobody is asked again: the answer would be the same, or asking would act again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """The circumstances of one request: how many answers in a row were lost before it, how many seconds it
+    may take, and the ledger's time.
+    """
+
+    failures: int
+    seconds: float
+    now: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelTurn(Turn):
+    """A model's turn, and what is recorded beside it."""
+
+    spent: Spent
+    said: Mapping[str, Any]
+
+
+class NoTurn(Exception):
+    """A model gave no turn. The fields are those of RecordPlanLost."""
+
+    def __init__(
+        self,
+        code: str,
+        message: str,
+        *,
+        spent: Spent | None,
+        said: Mapping[str, Any],
+        stop: StopReason | None = None,
+        retry_after: timedelta | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.spent = spent
+        self.said = said
+        self.stop = stop
+        self.retry_after = retry_after
+
+
+class AgentPlanner:
+    """Asks the models of one agent."""
+
+    def __init__(self, agent: AgentSpec, tools: Mapping[str, Tool], providers: Providers) -> None:
+        self.agent = agent
+        self.declared: Declared = declare(tools, agent.tools)
+        self._providers = providers
+
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools it is told about: the only ones it can propose."""
+        return self.declared.known
+
+    async def ask(self, context: Context, asking: Asking) -> ModelTurn:
+        """Its next turn. Raises NoTurn where there is none."""
+        model = self.agent.model(asking.failures)
+        made = prompt(model, self.agent, self.declared, context)
+        if asking.seconds <= 0:
+            raise NoTurn("late", "no time was left to ask", spent=Spent(), said=_said(model, made, None))
+        try:
+            heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+        except KeyUnavailable as error:
+            raise _unsent("secret_unavailable", error, model, made) from None
+        except UsageError as error:
+            raise _unsent("not_started", error, model, made) from None
+        return self._turn(model, made, heard, asking)
+
+    def _turn(self, model: ModelSpec, made: Prompt, heard: Heard, asking: Asking) -> ModelTurn:
+        answer, said = heard.answer, _said(model, made, heard)
+        if answer.ending not in TURNS:
+            raise NoTurn(
+                answer.code if answer.ending is Ending.FAILED else str(answer.ending),
+                f"model {model.name}: {answer.why or answer.ending}",
+                spent=_lost(model, heard, asking.now.date()),
+                said=said,
+                stop=self._stop(answer.ending, asking.failures),
+                retry_after=heard.retry_after,
+            )
+        proposals = [Proposal(self.declared.tool(c.name), c.arguments, c.label) for c in answer.calls]
+        return ModelTurn(
+            proposals,
+            answer.text if answer.ending is Ending.CLAIMED else None,
+            dict(answer.usage),
+            _raw(model, answer),
+            spent=_used(model, self.agent, answer, asking.now.date()),
+            said=said,
+        )
+
+    def _stop(self, ending: Ending, failures: int) -> StopReason | None:
+        if ending is Ending.CONTEXT_EXCEEDED:
+            window = self.agent.model(failures).window
+            if any(model.window > window for _, model in self.agent.later(failures)):
+                return None
+        return _STOPS.get(ending)
+
+
+def _unsent(code: str, error: Exception, model: ModelSpec, made: Prompt) -> NoTurn:
+    return NoTurn(code, sanitize(told(error), 500), spent=Spent(), said=_said(model, made, None))
+
+
+def _used(model: ModelSpec, agent: AgentSpec, answer: Answer, day: date) -> Spent:
+    """What a turn used; where the provider did not say, the worst that was held for it."""
+    if answer.tokens is None:
+        return replace(model.worst(agent.window, day), known=False)
+    return Spent(answer.tokens.total, model.cost(answer.tokens, day) or 0)
+
+
+def _lost(model: ModelSpec, heard: Heard, day: date) -> Spent | None:
+    """What an answer that is no turn used: None where nobody knows."""
+    if (tokens := heard.answer.tokens) is not None:
+        return Spent(tokens.total, model.cost(tokens, day) or 0)
+    return Spent() if heard.free else None
+
+
+def _said(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, Any]:
+    """What is kept in the event: whom was asked what, how it ended, and under which ids to find it there."""
+    kept: dict[str, Any] = {
+        "model": model.name,
+        "wire": str(model.wire),
+        "asked": model.model,
+        "prompt": made.digest,
+        "estimated": made.tokens,
+        "left_out": made.left_out,
+        "cut": made.cut,
+    }
+    if heard is None:
+        return kept
+    answer = heard.answer
+    ids = {"request": heard.request, "response": answer.response, "stop": answer.stop}
+    kept |= {name: text for name, text in ids.items() if text}
+    if answer.tokens is not None:
+        kept["tokens"] = answer.tokens.to_json()
+    return kept
+
+
+def _raw(model: ModelSpec, answer: Answer) -> str:
+    """What the model said beside its calls: told again to whoever is asked for the next turn."""
+    said = {
+        "wire": str(model.wire),
+        "model": model.model,
+        "response": answer.response,
+        "stop": answer.stop,
+        "text": answer.text,
+        "opaque": [dict(part) for part in answer.opaque],
+    }
+    return json.dumps(said, ensure_ascii=True)

@@ -1,0 +1,327 @@
+"""Asking a provider: one request through the official SDK, its raw events put down, nothing tried again (R4).
+
+One client per model and process, made on the loop that uses it when it is first used. Keys and addresses are
+read anew for each request; a changed one makes a new client. Requests follow no redirect and no proxy of the
+environment. Whatever fails is an answer like any other (`Heard`), with the code an outcome would have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+
+import httpx2
+
+from fencepost.canonical import sanitize
+from fencepost.dependencies import resolve
+from fencepost.errors import UsageError
+from fencepost.models import ModelSpec, Wire
+from fencepost.outcomes import Hide, retry_after
+from fencepost.tools import Response
+from fencepost_workers import redaction
+from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, TooLong, settle
+from fencepost_workers.models.chat import Chat
+from fencepost_workers.models.failures import failed, unbilled
+from fencepost_workers.models.messages import Messages
+from fencepost_workers.models.pools import Pools
+from fencepost_workers.models.responses import Responses
+from fencepost_workers.tools.credentials import Credentials
+
+LINGER_S: Final = 2.0
+"""How long what follows the end of an answer is waited for: its usage, and the end of the stream."""
+CONNECT_S: Final = 10.0
+
+_COLLECTORS: Final[Mapping[Wire, type[Responses | Chat | Messages]]] = {
+    Wire.RESPONSES: Responses,
+    Wire.CHAT: Chat,
+    Wire.MESSAGES: Messages,
+}
+_SDKS: Final[Mapping[Wire, str]] = {
+    Wire.RESPONSES: "openai",
+    Wire.CHAT: "openai",
+    Wire.MESSAGES: "anthropic",
+}
+_REQUEST_IDS: Final = ("x-request-id", "request-id")
+
+
+class KeyUnavailable(UsageError):
+    """The key or the address of a model is not there; nothing was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """What came of one request. `free`: it surely cost nothing. `request` is the provider's id of it."""
+
+    answer: Answer
+    request: str = ""
+    free: bool = False
+    retry_after: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """An SDK's client, and what it was made with."""
+
+    made_with: tuple[str, str, tuple[tuple[str, str], ...]]
+    sdk: Any
+    errors: tuple[type[Exception], ...]
+    credentials: Credentials
+
+
+class Providers:
+    """This process's clients. All methods are called on one event loop."""
+
+    def __init__(self) -> None:
+        self._clients: dict[ModelKey, _Client] = {}
+        self._old: list[_Client] = []
+
+    async def ask(self, model: ModelSpec, body: Mapping[str, Any], seconds: float, now: datetime) -> Heard:
+        """One answer to `body` within so many seconds. Raises UsageError where nothing could be sent:
+        without the SDK, the key or the address. `now` makes a time to wait of a date that was told.
+        """
+        client = self._client(model)
+        collector = _COLLECTORS[model.wire]()
+        heard = Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time"))
+        begun = _Begun()
+        try:
+            async with asyncio.timeout(seconds):
+                heard = await _asked(client, model, body, seconds, now, collector, begun)
+        except TimeoutError:
+            if collector.facts.ended:  # all of it is there, and only the end of the stream is not
+                heard = Heard(settle(collector.facts))
+        hidden = _hidden(heard.answer, client.credentials)
+        request = sanitize(client.credentials.hide(heard.request or begun.request), 200)
+        return replace(heard, answer=hidden, request=request)
+
+    def _client(self, model: ModelSpec) -> _Client:
+        made_with, credentials = self._made_with(model)
+        held = self._clients.get(key := _key(model))
+        if held is not None and held.made_with == made_with:
+            return held
+        if held is not None:  # requests may be in flight on it
+            self._old.append(held)
+        redaction.learn(credentials)
+        self._clients[key] = _made(model.wire, made_with, credentials)
+        return self._clients[key]
+
+    @staticmethod
+    def _made_with(
+        model: ModelSpec,
+    ) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], Credentials]:
+        try:
+            secret = resolve(model.key) if model.key else ""
+            told = model.dependency.url(), secret, model.dependency.sent_headers()
+            return told, Credentials.of(model.dependency, (secret,) if secret else ())
+        except UsageError as error:
+            raise KeyUnavailable(f"model {model.name}: {error}") from None
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        clients = [*self._clients.values(), *self._old]
+        self._clients, self._old = {}, []
+        for client in clients:
+            await client.sdk.close()
+
+
+ModelKey = tuple[str, str, str]
+
+
+def _key(model: ModelSpec) -> ModelKey:
+    return model.name, model.wire, model.scope
+
+
+class _Begun:
+    """What is known of a request before its answer is."""
+
+    request = ""
+
+
+def _made(
+    wire: Wire, made_with: tuple[str, str, tuple[tuple[str, str], ...]], credentials: Credentials
+) -> _Client:
+    extra = _SDKS[wire]
+    try:
+        sdk = import_module(extra)
+    except ImportError:
+        raise UsageError(
+            f"models by the wire {wire} need the extra {extra}: pip install 'fencepost[{extra}]'"
+        ) from None
+    url, secret, headers = made_with
+    options: dict[str, Any] = {
+        "api_key": secret or "none",
+        "base_url": url,
+        "max_retries": 0,
+        "default_headers": dict(headers),
+        "http_client": _http(),
+    }
+    if wire is Wire.MESSAGES:
+        # The trace headers that it sends of its own would be a second voice beside ours.
+        client = sdk.AsyncAnthropic(**options, open_telemetry=False)
+    else:
+        client = sdk.AsyncOpenAI(**options)
+    return _Client(made_with, client, (sdk.APIError, httpx2.HTTPError), credentials)
+
+
+def _http() -> httpx2.AsyncClient:
+    return httpx2.AsyncClient(
+        transport=Pools(_trusted()), follow_redirects=False, trust_env=False, timeout=None
+    )
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """The certificates that are trusted, read once: that takes tens of milliseconds."""
+    return httpx2.create_ssl_context(trust_env=False)
+
+
+async def _asked(
+    client: _Client,
+    model: ModelSpec,
+    body: Mapping[str, Any],
+    seconds: float,
+    now: datetime,
+    collector: Collector,
+    begun: _Begun,
+) -> Heard:
+    timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S))
+    try:
+        stream = await _create(client.sdk, model, body, timeout)
+        try:
+            begun.request = _request_id(stream.response.headers)
+            await _read(stream, collector, client.errors)
+        finally:
+            with suppress(*client.errors):
+                await stream.close()
+    except TooLong as error:
+        return Heard(Answer(Ending.MALFORMED, why=str(error)))
+    except client.errors as error:
+        return _broken(error, now)
+    except ValueError as error:  # half an event: what the SDK cannot read as JSON
+        why = f"an event of the stream cannot be read: {sanitize(error, WHY_CHARS)}"
+        return Heard(Answer(Ending.LOST, why=why))
+    return Heard(settle(collector.facts))
+
+
+async def _create(sdk: Any, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
+    how = {"stream": True, "timeout": within, "extra_body": dict(model.parameters) or None}
+    match model.wire:
+        case Wire.RESPONSES:
+            return await sdk.responses.create(**body, **how)
+        case Wire.CHAT:
+            usage = {"include_usage": True}
+            return await sdk.chat.completions.create(**body, **how, stream_options=usage)
+        case Wire.MESSAGES:
+            return await sdk.messages.create(**body, **how)
+
+
+async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception], ...]) -> None:
+    events: AsyncIterator[Any] = stream.__aiter__()
+    async for event in events:
+        collector.take(_plain(event))
+        if collector.facts.ended:
+            break
+    # The answer is whole. What breaks from here on breaks nothing of it.
+    with suppress(TimeoutError, ValueError, *errors):
+        async with asyncio.timeout(LINGER_S):
+            async for event in events:
+                collector.take(_plain(event))
+
+
+def _plain(event: Any) -> Mapping[str, Any]:
+    """An SDK's event as it came: no defaults filled in, unknown fields kept."""
+    if isinstance(event, Mapping):
+        return event
+    dumped: Mapping[str, Any] = event.model_dump(by_alias=True, exclude_unset=True, warnings=False)
+    return dumped
+
+
+def _broken(error: Exception, now: datetime) -> Heard:
+    response = getattr(error, "response", None)
+    status = getattr(error, "status_code", None)
+    told = getattr(error, "body", None)
+    if isinstance(status, int) and isinstance(response, httpx2.Response):
+        ending, code, why = failed(status, told, str(error))
+        wait = retry_after(Response(status, dict(response.headers), b""), now)
+        free = status >= 400 and unbilled(status)
+        return Heard(
+            Answer(ending, code=code, why=why),
+            _request_id(response.headers),
+            free=free,
+            retry_after=_milliseconds(response.headers) or wait,
+        )
+    if told is not None:  # an error told within the stream
+        ending, code, why = failed(None, told, str(error))
+        return Heard(Answer(ending, code=code, why=why))
+    code, free = _transport(error)
+    return Heard(Answer(Ending.FAILED, code=code, why=sanitize(_root(error), WHY_CHARS)), free=free)
+
+
+def _transport(error: Exception) -> tuple[str, bool]:
+    """The code of an error without an answer, and whether nothing was sent."""
+    cause = _root(error)
+    match cause:
+        case httpx2.ConnectTimeout():
+            return "connect_timeout", True
+        case httpx2.ConnectError():
+            return "connect_failed", True
+        case httpx2.PoolTimeout():
+            return "not_started", True
+        case httpx2.TimeoutException():
+            return "timeout", False
+    return "connection_lost", False
+
+
+def _root(error: Exception) -> BaseException:
+    """The transport's own error, which an SDK may have wrapped."""
+    cause = error.__cause__
+    return cause if isinstance(cause, httpx2.HTTPError) else error
+
+
+def _request_id(headers: Mapping[str, str]) -> str:
+    return next((headers[name] for name in _REQUEST_IDS if name in headers), "")
+
+
+def _milliseconds(headers: Mapping[str, str]) -> timedelta | None:
+    """The finer wait that OpenAI tells beside Retry-After, at most an hour."""
+    text = headers.get("retry-after-ms", "")
+    return timedelta(milliseconds=min(int(text), 3_600_000)) if text.isascii() and text.isdigit() else None
+
+
+def _hidden(answer: Answer, credentials: Credentials) -> Answer:
+    """The answer without the key, should whoever answers echo it."""
+    if not credentials.values:
+        return answer
+    hide = credentials.hide
+    calls = tuple(
+        replace(call, name=hide(call.name), arguments=hide(call.arguments), label=hide(call.label))
+        for call in answer.calls
+    )
+    return replace(
+        answer,
+        calls=calls,
+        text=hide(answer.text),
+        why=hide(answer.why),
+        stop=hide(answer.stop),
+        response=hide(answer.response),
+        usage=_hidden_part(answer.usage, hide),
+        opaque=tuple(_hidden_part(part, hide) for part in answer.opaque),
+    )
+
+
+def _hidden_part(part: Mapping[str, Any], hide: Hide) -> Mapping[str, Any]:
+    text = json.dumps(part, default=str)
+    hidden = hide(text)
+    if hidden == text:
+        return part
+    with suppress(ValueError):
+        found = json.loads(hidden)
+        return found if isinstance(found, dict) else {}
+    return {}
