@@ -204,6 +204,9 @@ class RunStory:
             self.requests += 1
         elif kind == "ModelOutcomeUnknown":
             self.failures += 1
+            self.requests -= body.get("taken") is False  # turned away unread
+        elif kind == "ModelPassedOver" and isinstance(body.get("failures"), int):
+            self.failures = body["failures"]
         elif kind == "RepairDecided":
             self.ended = None
         if kind in ("ModelResponseRecorded", "RunCompleted"):

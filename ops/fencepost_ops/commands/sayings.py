@@ -124,6 +124,8 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.DISPATCH_INTENT_RECORDED: _later,
     E.DISPATCH_DEFERRED: _later,
     E.RECONCILIATION_DEFERRED: _later,
+    E.PLAN_DEFERRED: _later,
+    E.MODEL_PASSED_OVER: lambda _, data: data["reason"],
     E.RESULT_REUSED: lambda _, data: f"receipt {data['receipt']} of call {data['from']}",
     E.TOOL_ATTEMPT_STARTED: _attempted,
     E.TOOL_RESULT_RECORDED: lambda _, data: f"receipt {data['receipt']}" if data["receipt"] else "",

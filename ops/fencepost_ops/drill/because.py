@@ -121,6 +121,8 @@ _SAYINGS: Final[Mapping[str, Callable[[Noted, Mapping[str, Any]], str]]] = {
     E.RUN_STOPPED: _stopped,
     E.COMPENSATION_REQUESTED: lambda _e, d: f"{d['effects']} effects are to be offset",
     E.COMPENSATION_DEFERRED: lambda _e, d: f"offsetting waited: {d['reason']}",
+    E.PLAN_DEFERRED: lambda _e, d: f"its model was not asked yet: {d['reason']}",
+    E.MODEL_PASSED_OVER: lambda _e, d: f"the next model was asked instead: {d['reason']}",
     E.CANCEL_REQUESTED: lambda _e, _d: "somebody asked for the run to be cancelled",
     E.PROPOSAL_REJECTED: lambda _e, d: (
         f"the proposal was refused before it was an intent: {d.get('message') or d.get('code')}"
@@ -170,6 +172,7 @@ _HOLDS: Final[Mapping[str, str]] = {
     E.MODEL_RESPONSE_RECORDED: "the planner's answer",
     E.DISPATCH_INTENT_RECORDED: "the intent and its key, and nothing had been sent",
     E.DISPATCH_DEFERRED: "the intent and its key, and nothing had been sent",
+    E.PLAN_DEFERRED: "when its model may be asked again, and nothing had been sent",
     E.LEASE_ACQUIRED: "who held it, under which fence",
     E.TOOL_ATTEMPT_STARTED: "the exact request, its key and its deadline",
     E.TOOL_RESULT_RECORDED: "the receipt",

@@ -67,14 +67,15 @@ _HOPS: Final = f"""
 WITH told AS (
     SELECT e.type, e.call, e.recorded_at AS at, e.seq,
            CASE WHEN e.type IN ('DispatchIntentRecorded', 'DispatchDeferred', 'ToolAttemptFailed',
-                    'ToolOutcomeMarkedUnknown', 'ToolLookupRecorded', 'ReconciliationDeferred')
+                    'ToolOutcomeMarkedUnknown', 'ToolLookupRecorded', 'ReconciliationDeferred',
+                    'PlanDeferred')
                 THEN e.body ->> 'ready_at' END AS ready_at,
            coalesce(e.body ->> 'final', '') = 'true' AS final, e.run, e.tenant
     FROM fencepost.events e WHERE {_EVENTS}
       AND e.type IN ('LeaseAcquired', 'ModelRequestStarted', 'ModelResponseRecorded', 'ModelOutcomeUnknown',
         'RunCompleted', 'RunStopped', 'DispatchIntentRecorded', 'DispatchDeferred', 'ToolAttemptStarted',
         'ToolResultRecorded', 'ToolAttemptFailed', 'ToolOutcomeMarkedUnknown', 'ToolLookupRecorded',
-        'ReconciliationDeferred', 'ToolEffectReconciled')
+        'ReconciliationDeferred', 'ToolEffectReconciled', 'PlanDeferred')
 ), placed AS (
     SELECT told.*, lag(type) OVER own AS type_before, lag(at) OVER own AS at_before,
            lag(ready_at) OVER own AS due, lag(at) OVER whole AS run_before
@@ -86,7 +87,10 @@ WITH told AS (
         WHEN type IN ('ModelResponseRecorded', 'ModelOutcomeUnknown', 'RunCompleted') THEN 'model'
         WHEN type = 'ToolLookupRecorded' THEN 'lookup'
         ELSE 'tool' END AS hop,
-        CASE WHEN type = 'LeaseAcquired' AND call IS NULL THEN at - run_before
+        -- What a closed provider made a run wait is not the queue's.
+        CASE WHEN type = 'LeaseAcquired' AND call IS NULL AND type_before = 'PlanDeferred'
+                 THEN at - greatest(run_before, due::timestamptz)
+             WHEN type = 'LeaseAcquired' AND call IS NULL THEN at - run_before
              WHEN type = 'LeaseAcquired' THEN at - greatest(at_before, due::timestamptz)
              ELSE at - at_before END AS took
     FROM placed WHERE CASE

@@ -128,6 +128,8 @@ def test_every_event_of_a_call_has_a_sentence() -> None:
         E.COMPENSATION_DEFERRED,
         E.RUN_STOPPED,
         E.LEDGER_RESTORED,
+        E.PLAN_DEFERRED,
+        E.MODEL_PASSED_OVER,
     }
     assert set(EventType) - set(_OF_CALL) - set(_OF_RUN) == of_runs_alone
 
