@@ -71,7 +71,7 @@ def carve(budget: Budget, usage: Usage, below: str | None, wanted: Budget) -> Bu
     used = {name: getattr(usage, name) for name in SHARED if name != "children"}
     used["children"] = amounts(below)["children"]
     need = {"children": 1 + wanted.children}
-    given: dict[str, int] = {}
+    given: dict[str, Any] = {}
     for name in SHARED:
         may, asks = getattr(budget, name), need.get(name, getattr(wanted, name))
         if may is None:

@@ -276,8 +276,10 @@ def place(subject: Run | Call, old: Row | None, fold: Fold) -> Row | None:
     queue, due = following
     touched = fold.presented.get(subject.id) is not None
     if old is not None and old.queue == queue and not touched:
-        # A dead worker's row was made due early: a change beside it does not put it off again.
-        early = old.due_at < due and subject.owner is not None and old.fence == subject.fence
+        # A dead worker's row was made due early, and so is that of a call whose run has ended: a change
+        # beside it does not put it off again.
+        held = subject.owner is not None and old.fence == subject.fence
+        early = old.due_at < due and (held or (isinstance(subject, Call) and subject.child is not None))
         if old.due_at == due or early:
             return old
     is_run = isinstance(subject, Run)
