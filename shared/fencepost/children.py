@@ -14,6 +14,7 @@ from fencepost.contracts import Contract, Effect
 from fencepost.declarations import ToolHandle, ToolOptions, check_version, declared_tool
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import UsageError
+from fencepost.joins import ALL, Join
 from fencepost.tools import OnStop, Tool
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -28,7 +29,8 @@ class ChildSpec:
     """The run that a tool starts: its planner, what of its parent's budget it takes, which tools it may use.
 
     `tools` are names and patterns, narrowed further at each level below. The run acts for its parent's
-    principal, inherits its taint and its trace, and ends before its parent's deadline less `reserve`.
+    principal, inherits its taint and its trace, and ends before its parent's deadline less `reserve`. `join`
+    is how long a turn waits that starts runs by this tool alone, and says nothing itself.
     """
 
     planner: str
@@ -36,6 +38,7 @@ class ChildSpec:
     budget: Budget = USUAL
     tools: tuple[str, ...] = ("*",)
     on_stop: OnStop = OnStop.COMPENSATE
+    join: Join | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As a tool's definition names it."""
@@ -58,6 +61,7 @@ class ChildOptions(ToolOptions, total=False):
     budget: Budget
     tools: tuple[str, ...]
     on_stop: OnStop
+    join: Join | None
     deadline: timedelta
     grace: timedelta
     reserve: timedelta
@@ -109,6 +113,7 @@ def declare_child(
         budget=options.get("budget", USUAL),
         tools=tuple(options.get("tools", ("*",))),
         on_stop=options.get("on_stop", OnStop.COMPENSATE),
+        join=options.get("join"),
     )
     tool = declared_tool(name, home, effect, returns, arguments, options)
     # It is started once, and its end is heard in this ledger: nothing is repeated, asked or still to land.
@@ -116,6 +121,16 @@ def declare_child(
     return ChildTool(
         registry, replace(tool, kind="run", child=spec, contract=once, key=None, receipt=_no_receipt)
     )
+
+
+def join_of(turn: Join | None, agent: Join | None, tools: Iterable[Tool | None]) -> Join:
+    """How long a turn waits for the runs it starts: as it says itself, else its agent, else its tools if they
+    all say the same, else for all of them.
+    """
+    if turn is not None or agent is not None:
+        return turn or agent or ALL
+    said = {tool.child.join for tool in tools if tool is not None and tool.child is not None}
+    return (said.pop() if len(said) == 1 else None) or ALL
 
 
 def orphans(tools: Iterable[Tool], planners: Container[tuple[str, int]]) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any, Required, TypedDict
 
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
+from fencepost.joins import Join
 
 MILLION = 1_000_000
 
@@ -158,6 +159,8 @@ class AgentSpec:
     tools: tuple[str, ...] = ("*",)
     window: int = 32_000
     failures_each: int = 2
+    join: Join | None = None
+    """How long its turns wait for the runs they start; None: as their tools say, else for all."""
 
     def model(self, failures: int) -> ModelSpec:
         """Whom to ask after so many lost answers in a row."""
@@ -187,6 +190,7 @@ class AgentOptions(TypedDict, total=False):
     tools: tuple[str, ...]
     window: int
     failures_each: int
+    join: Join | None
 
 
 def check_agent(name: str, agent: AgentSpec) -> None:

@@ -38,6 +38,8 @@ class CallView:
     turn: int = 0
     ordinal: int = 0
     """Its place: in which turn it was proposed, and as which of that turn's calls, from 0 on."""
+    detached: bool = False
+    """Its turn went on without it. It may still end well, or not: the run does not complete before."""
 
     @property
     def succeeded(self) -> bool:

@@ -125,6 +125,7 @@ class _View(CallView):
             receipt=told_receipt(call.receipt, output, tool.receipt if tool is not None else None),
             turn=call.turn,
             ordinal=call.ordinal,
+            detached=call.detached,
             _call=call,
             _tool=tool,
             _output=output if tool is not None else None,
@@ -141,6 +142,8 @@ class _View(CallView):
         tool, data = self.__dict__["_tool"], self.__dict__["_call"].result
         if tool is None or tool.taints or data is None:
             return tool is None or tool.taints
+        if tool.kind == "run" and tool.untrusted is None:
+            return True  # another planner's words, whatever it has read
         text = bytes(data).decode("utf-8", "surrogatepass")
         return doubtful(tool, text) or not fits(tool, None, text)
 

@@ -14,6 +14,7 @@ from fencepost import commands as c
 from fencepost import markers
 from fencepost.budgets import budget_of
 from fencepost.canonical import sanitize
+from fencepost.children import join_of
 from fencepost.clock import uuid7
 from fencepost.ledger import reads, turns
 from fencepost.ledger.reads import Prepared
@@ -204,6 +205,9 @@ class Planner(Role):
             spent=turn.spent if isinstance(turn, models.ModelTurn) else None,
             said=turn.said if isinstance(turn, models.ModelTurn) else {},
             markers=tuple(sorted(context.met)),
+            join=join_of(
+                turn.join, spec.agent and spec.agent.join, (tools.get(p.tool) for p in turn.proposals)
+            ),
         )
 
     def recorded(self) -> None:

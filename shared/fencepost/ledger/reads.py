@@ -22,7 +22,7 @@ _SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
 _CONTEXT_CALLS = """
 SELECT calls.tenant, calls.run, calls.id, calls.turn, calls.ordinal, calls.version, calls.label, calls.tool,
        calls.arguments, calls.state, payloads.data, calls.error, calls.receipt, calls.tool_version,
-       calls.result
+       calls.result, calls.detached
 FROM unnest(%(tenants)s::text[], %(ids)s::uuid[], %(versions)s::bigint[]) AS s (tenant, id, version)
 JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
     AND calls.version > s.version
@@ -61,6 +61,7 @@ class ContextCall:
     receipt: str | None
     tool_version: int = 0
     digest: str | None = None
+    detached: bool = False
 
     @property
     def damaged(self) -> str | None:
