@@ -6,7 +6,7 @@ import hashlib
 import logging
 from datetime import timedelta
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -15,6 +15,7 @@ from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
 from fencepost.errors import FaultInjected, UsageError
 from fencepost.ledger.reads import Prepared
+from fencepost.mcpoutcomes import classify_call
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
 from fencepost.subjects import Call
@@ -22,7 +23,7 @@ from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
 from fencepost_workers import forks, redaction, signing
 from fencepost_workers.role import Held, Message, Role
-from fencepost_workers.tools import memory, redirects
+from fencepost_workers.tools import mcp, memory, redirects
 from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.python import run_python
 from fencepost_workers.tools.retrieval import grounded
@@ -50,7 +51,7 @@ def payload(text: str) -> c.Payload:
 
 def built(role: Role, tool: Tool, prepared: Prepared, message: Message) -> dict[str, str | None]:
     """The request to store in a claim, or why there is none; nothing where one is stored, or none is sent."""
-    if tool.kind != "http" or prepared.request is not None:
+    if not tool.sends_request or prepared.request is not None:
         return {}
     try:
         with role.worker.pulse.suspects.named(*message):
@@ -96,12 +97,13 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         if tool.kind == "python":  # an HTTP tool passes it at the wire itself
             fault("dispatch.before_wire")
         headers = tool.dependency.sent_headers()
-        allowed = tool.dependency.outbound() if tool.kind == "http" else Outbound()
+        allowed = tool.dependency.outbound() if tool.sends_request else Outbound()
         args = tool.read_arguments(order.call.arguments)
         secrets = await secrets_of(role, tool, args, order.call, held.remaining(order.timeout))
-        stored = _wired(order.call, secrets) if tool.kind == "http" else None
+        stored = _wired(order.call, secrets) if tool.sends_request else None
         capability = _capability(role, tool, order, stored)
-        credentials = Credentials.of(tool.dependency, (*secrets.values, *signing.told(capability)))
+        told_too = (*secrets.values, *signing.told(capability), *mcp.told(tool.dependency))
+        credentials = Credentials.of(tool.dependency, told_too)
         redaction.learn(credentials)
     except SecretUnavailable as error:
         return Refused("secret_unavailable", f"nothing was sent: {error}", retryable=True), requests
@@ -198,19 +200,20 @@ async def _send(
     capability: tuple[str, str] | None,
 ) -> tuple[Outcome, int]:
     call = order.call
-    sent = await redirects.send(
-        role.worker.engine,
-        tool,
-        stored,
-        allowed=allowed,
-        key=order.key,
-        deadline=order.deadline,
-        until=held.until(order.timeout),
-        correlation=correlation(call, order.attempt, held),
-        headers=headers,
-        capability=capability,
-        kind="effect",
-    )
+    how: dict[str, Any] = {
+        "allowed": allowed,
+        "key": order.key,
+        "deadline": order.deadline,
+        "until": held.until(order.timeout),
+        "correlation": correlation(call, order.attempt, held),
+        "headers": headers,
+        "capability": capability,
+        "kind": "effect",
+    }
+    if tool.kind == "mcp":
+        sent = await mcp.by(role.worker.mcp, tool, stored, repeat=order.repeat, **how)
+    else:
+        sent = await redirects.send(role.worker.engine, tool, stored, **how)
     if sent.requests > 1:
         log.error(
             "call %s, attempt %d: %d effect requests went on the wire; something retries behind our back",
@@ -224,7 +227,8 @@ async def _send(
         sent = Lost("response_lost", str(error), sent.requests)
     # The ledger's time, counted on by a clock nobody sets: a worker's own date decides no due time (R6).
     now = order.deadline - timedelta(seconds=held.remaining(order.timeout))
-    return classify(tool, credentials.hide_sent(sent), now=now, args=args), sent.requests
+    judge = classify_call if tool.kind == "mcp" else classify
+    return judge(tool, credentials.hide_sent(sent), now=now, args=args), sent.requests
 
 
 def correlation(call: Call, number: int, held: Held) -> dict[str, str]:

@@ -23,6 +23,7 @@ from fencepost_workers.models.providers import Providers
 from fencepost_workers.signing import Signer
 from fencepost_workers.slots import Slots
 from fencepost_workers.tools.http import Kind
+from fencepost_workers.tools.mcp import McpEngine
 
 
 class Named(Protocol):
@@ -143,6 +144,11 @@ class Parts(Protocol):
     @property
     def models(self) -> Providers:
         """Who asks model providers."""
+        ...
+
+    @property
+    def mcp(self) -> McpEngine | None:
+        """Who calls tools of MCP servers; None where nobody may, as in a drill."""
         ...
 
     @property

@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from fencepost import commands as c
 from fencepost.errors import FaultInjected
 from fencepost.ledger.reads import Prepared
+from fencepost.mcp import RPC
+from fencepost.mcpoutcomes import classify_question
 from fencepost.outcomes import Answered, Sent, classify_lookup, result_text, retry_after, told
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
@@ -25,7 +27,7 @@ from fencepost_workers.attempts import (
     secrets_of,
 )
 from fencepost_workers.role import Held, Message, Role, attempt_lease
-from fencepost_workers.tools import memory
+from fencepost_workers.tools import mcp, memory
 from fencepost_workers.tools.credentials import Credentials
 
 
@@ -86,7 +88,7 @@ class Reconciler(Role):
             question = tool.lookup_request(args, call.operation or "")
             headers = tool.dependency.sent_headers()
             secrets = await secrets_of(self, tool, args, call, held.remaining(order.timeout))
-            credentials = Credentials.of(tool.dependency, secrets.values)
+            credentials = Credentials.of(tool.dependency, (*secrets.values, *mcp.told(tool.dependency)))
             redaction.learn(credentials)
             asked = secrets.put(question)
             allowed = tool.dependency.outbound()
@@ -98,18 +100,22 @@ class Reconciler(Role):
             fault("reconcile.before_lookup")
         except FaultInjected as error:
             return Unclear(told(error)), {}
-        sent = await self.worker.engine.send(
-            asked,
-            allowed=allowed,
-            key=None,
-            deadline=order.asked_at + order.timeout,
-            until=held.until(order.timeout),
-            correlation=correlation(call, call.attempts, held),
-            headers=headers,
-            kind="lookup",
-        )
+        how: dict[str, Any] = {
+            "allowed": allowed,
+            "key": None,
+            "deadline": order.asked_at + order.timeout,
+            "until": held.until(order.timeout),
+            "correlation": correlation(call, call.attempts, held),
+            "headers": headers,
+            "kind": "lookup",
+        }
+        if tool.kind == "mcp":
+            sent = await mcp.by(self.worker.mcp, tool, asked, **how)
+        else:
+            sent = await self.worker.engine.send(asked, **how)
         now = order.asked_at + order.timeout - timedelta(seconds=held.remaining(order.timeout))
-        return classify_lookup(tool, args, credentials.hide_sent(sent)), _heard(sent, now)
+        judge = classify_question if tool.kind == "mcp" else classify_lookup
+        return judge(tool, args, credentials.hide_sent(sent)), _heard(sent, now)
 
     def evidence(self, command: c.Command) -> c.Command | None:
         """A real answer to a repeat is evidence; an answer to a question is not: it may be old."""
@@ -124,6 +130,8 @@ def _heard(sent: Sent, now: datetime) -> dict[str, Any]:
     """How a question fared, for whoever judges its dependency."""
     if not isinstance(sent, Answered):
         return {"code": sent.code}
+    if sent.response.status == RPC:
+        return {"code": "answered"}
     return {"code": f"http_{sent.response.status}", "retry_after": retry_after(sent.response, now)}
 
 

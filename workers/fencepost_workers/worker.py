@@ -35,6 +35,7 @@ from fencepost_workers.models.providers import Providers
 from fencepost_workers.pulse import Pulse
 from fencepost_workers.signing import signer_of
 from fencepost_workers.slots import Slots, ToolThreads
+from fencepost_workers.tools import mcp
 from fencepost_workers.tools.http import HttpEngine
 from fencepost_workers.watch import Watch, Watched, ask_to_end
 
@@ -61,6 +62,7 @@ class Worker:
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
         sends = role in {Queue.DISPATCHER, Queue.RECONCILER}
         signer = signer_of(settings.signing_keys, self.app.dependencies if sends else ())
+        mcp.needed(self.app.dependencies if sends else ())
         self.pid = os.getpid()
         known = knows(self.app.planner_versions, self.app.registry)
         self.pulse = Pulses(settings, str(role), self._ttl, known)
@@ -85,6 +87,7 @@ class Worker:
         self._thread.start()
         self.committer = Committer(self.ledger, self.loop)
         self.signer = signer
+        self.mcp = mcp.McpEngine()
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
         self.models = Providers()
         self._releaser = Releaser(self.leases)

@@ -319,6 +319,7 @@ class Worker(Host):
         self.ledger = _Ledger(self, world, limit)
         self.committer = _Committer(self.ledger)
         self.signer = rehearsing(self.app.dependencies)
+        self.mcp = None  # a drill starts no processes of others and asks nobody outside
         self.models = Providers()
         self.shares = {tool.scope: SLOTS for tool in self.app.registry.values()}
         self.wait = world.wait

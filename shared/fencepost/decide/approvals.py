@@ -74,7 +74,7 @@ def _asked(
     assert decision.approval is not None
     assert asked is not None
     shown, why_not = (call.request or request), None
-    if shown is None and tool.kind == "http":
+    if shown is None and tool.sends_request:
         shown, why_not = _built(call, tool)
     return {
         "operation": call.operation,

@@ -26,7 +26,7 @@ from fencepost.commands import (
     Send,
     Unfamiliar,
 )
-from fencepost.decide import allow, children, gate, prints
+from fencepost.decide import allow, children, gate, holds, prints
 from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.capable import granted
@@ -192,7 +192,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
         return _spent(fold, call, piece, piece, fence)
     if (why_not := prints.drifted(call)) is not None:
         return _reject(fold, call, 5, "request_changed", why_not, fence)
-    if call.request is None and command.request is None and tool.kind == "http":
+    if call.request is None and command.request is None and tool.sends_request:
         why = command.request_error or "the tool built no request"
         return _reject(fold, call, 5, command.request_code or "request_failed", why, fence)
     if call.compensates and call.reconcile_until is not None:
@@ -201,6 +201,9 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
         timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
     if timeout <= timedelta(0):
         return _defer(fold, call, fence, waits=False)
+    if (held := holds.admit(fold, call, tool)) is not None:
+        _defer(fold, call, fence, waits=False, **held)
+        return Done(C.INTENT_RECORDED)
     before = dict(fold.dependencies)
     if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
         return held_up
@@ -257,7 +260,7 @@ def start_attempt(
         "fingerprint": prints.of(call, stored) if stored and prints.kept(call) else None,
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
-        "limit": spec.attempts,
+        "limit": holds.limit(call, spec.attempts),
         "reserve_ms": _millis(spec.reserve),
         **allow.said(call, taken),
     }
@@ -336,7 +339,9 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
         return
     in_time = again < _last_start(fold, call, tool)
     left = spec.attempts - call.attempts
-    retry = outcome.retryable and left > 0 and fold.allows(call) and in_time and not call.doubt
+    held = holds.holds(outcome, tool)
+    again = max(again, fold.now + holds.AGAIN) if held else again
+    retry = outcome.retryable and fold.allows(call) and not call.doubt and (held or (left > 0 and in_time))
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
     # Whether this answer speaks for the key: only then may it clear doubt.
     body |= {"stored": outcome.final_answer_stored, "requests": requests, **brought(tool)}

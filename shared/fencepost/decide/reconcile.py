@@ -204,7 +204,7 @@ def _denied(
 
 def _unbuilt(call: Call, tool: Tool, command: ClaimDoubt) -> str | None:
     """Why a call of which no request is stored, because the claim that stored it was lost, cannot be sent."""
-    if call.request is not None or command.request is not None or tool.kind != "http":
+    if call.request is not None or command.request is not None or not tool.sends_request:
         return None
     return f"its request could not be built: {command.request_error or 'the tool built none'}"
 

@@ -16,7 +16,6 @@ import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -28,12 +27,11 @@ from fencepost import __version__
 from fencepost.canonical import sanitize
 from fencepost.clock import boottime, rfc3339
 from fencepost.dependencies import DependencySpec, resolve
-from fencepost.errors import FaultInjected, UsageError
+from fencepost.errors import UsageError
 from fencepost.mcp import CAPABILITY_META, DOMAIN, KEY_META, Stdio
 from fencepost.mcpoutcomes import answer_of, offered
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
-from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest, Tool
 from fencepost_workers import forks
 from fencepost_workers.tools.connections import Resolve, TooMuch, Transport
@@ -48,6 +46,7 @@ from fencepost_workers.tools.http import (
 )
 from fencepost_workers.tools.mcp_http import McpHttp
 from fencepost_workers.tools.mcp_process import CLOSE_S, ServerProcess
+from fencepost_workers.tools.mcp_wire import Held, Wire
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -85,56 +84,6 @@ def told(spec: DependencySpec) -> tuple[str, ...]:
 
 class _Raw(RootModel[dict[str, Any]]):
     """A result as it came."""
-
-
-class Held(Exception):
-    """Nothing was sent, and why; the wire is as it was."""
-
-    def __init__(self, why: NotSent) -> None:
-        super().__init__(why.message)
-        self.why = why
-
-
-@dataclass
-class Wire:
-    """What one call has put on the wire, and the last look at the clock before it leaves.
-
-    `closed`: nothing leaves any more. `bare` is an HTTP answer that is no JSON-RPC response.
-    """
-
-    until: float
-    kind: Kind
-    pid: int
-    touched: int = 0
-    others: int = 0
-    closed: bool = False
-    held_back: NotSent | None = None
-    bare: Response | None = None
-    oversize: bool = False
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
-    response: Response | None = None
-
-    def leave(self) -> None:
-        """Called just before a `tools/call` leaves; raises where it must not."""
-        forks.ours(self.pid)
-        if self.touched or self.closed:
-            log.error("a second tools/call of one attempt was held back; something retries behind our back")
-            raise Held(NotSent("held_back", "a call is sent once"))
-        try:
-            if self.kind == "effect":
-                fault("dispatch.before_wire")
-        except FaultInjected as error:
-            self.held_back = NotSent("worker_error", f"nothing was sent: {error}")
-            raise
-        if boottime() >= self.until:
-            self.held_back = NotSent("deadline_passed", "the attempt's time was over before a byte was sent")
-            raise Held(self.held_back)
-        self.touched += 1
-
-    def arrived(self, response: Response) -> None:
-        """The answer is here; what becomes of the session afterwards changes nothing of it."""
-        self.response = response
-        self.answered.set()
 
 
 class McpEngine:
@@ -253,6 +202,13 @@ class McpEngine:
             transport=McpHttp(inner, wire), timeout=None, trust_env=False, headers=own
         ) as client:
             yield streamable_http_client(url, http_client=client, max_sse_event_size=None), None
+
+
+async def by(engine: McpEngine | None, tool: Tool, stored: StoredRequest, **how: Any) -> Sent:
+    """`McpEngine.call`; NotSent where this process has none."""
+    if engine is None:
+        return NotSent("worker_error", "nothing was sent: nobody here may call tools of MCP servers")
+    return await engine.call(tool, stored, **how)
 
 
 async def _session(

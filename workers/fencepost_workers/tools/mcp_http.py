@@ -13,7 +13,7 @@ from fencepost.tools import Response
 from fencepost_workers.tools.connections import TooMuch, Transport
 
 if TYPE_CHECKING:
-    from fencepost_workers.tools.mcp import Wire
+    from fencepost_workers.tools.mcp_wire import Wire
 
 _BARE_BYTES: Final = 64 * 1024
 

@@ -22,7 +22,7 @@ from fencepost_workers.tools.connections import TooMuch
 if TYPE_CHECKING:
     from mcp.shared.message import SessionMessage
 
-    from fencepost_workers.tools.mcp import Wire
+    from fencepost_workers.tools.mcp_wire import Wire
 
 PASSED_ON: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "USER")
 CLOSE_S: Final = 2.0
