@@ -52,6 +52,11 @@ class Settings(BaseSettings):
     redis_url: str = Field("", description="Redis URL of the broker, the leases and the doorbell")
     app: str = Field("", description="the application, as module:attribute")
     slots: int = Field(100, ge=1, description="items one worker process executes at the same time")
+    planner_slots: int = Field(
+        1000,
+        ge=1,
+        description="the same for a planner worker of an application with models: most of them only wait",
+    )
     pool_size: int = Field(8, ge=1, description="Postgres connections of one process at most")
     transaction_s: float = Field(
         10, ge=1, le=600, description="seconds one transaction of a worker in Postgres may take"

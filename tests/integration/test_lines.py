@@ -192,7 +192,7 @@ def test_slots_are_shared_out_among_several_dependencies_only() -> None:
         app, doings = App("x"), Doings()
         for name, own in slots.items():
             add(app, doings, name, slots=own)
-        return shares(app.registry.values(), 10)
+        return shares((tool.dependency for tool in app.registry.values()), 10)
 
     assert of(one=None) == {"one/default": 10}
     assert of(one=None, two=None) == {"one/default": 5, "two/default": 5}

@@ -18,6 +18,7 @@ from fencepost.app import App
 from fencepost.authority.inforce import Engines
 from fencepost.clock import boottime
 from fencepost.decide.fold import Known
+from fencepost.dependencies import DependencySpec
 from fencepost.doorbell import Doorbell
 from fencepost.health import HealthFile
 from fencepost.knowledge import knows
@@ -27,7 +28,6 @@ from fencepost.ledger.connect import SILENCE, Pool
 from fencepost.loading import load_app
 from fencepost.settings import Settings
 from fencepost.states import Queue
-from fencepost.tools import Tool
 from fencepost_workers import forks
 from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
@@ -76,9 +76,10 @@ class Worker:
         self._doorbell = Doorbell(settings.redis_url)
         self.leases = RedisLeases(settings.redis_url)
         self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)
-        self.slots = Slots(settings.slots)
-        self.shares = shares(self.app.registry.values(), settings.slots)
-        self.executor = ToolThreads(settings.slots)
+        slots = settings.planner_slots if role is Queue.PLANNER and self.app.models else settings.slots
+        self.slots = Slots(slots)
+        self.shares = shares_of(self.app, role, slots)
+        self.executor = ToolThreads(slots)
         self.loop = asyncio.new_event_loop()
         guard = forks.LoopGuard(self.loop)
         self.loop.call_soon(guard.of_this_thread)
@@ -224,14 +225,25 @@ class Worker:
             self.loop.close()
 
 
-def shares(tools: Iterable[Tool], slots: int) -> dict[str, int]:
-    """How many of a process's slots the items of each dependency may take, by scope.
-
-    Half of them where there are several dependencies and one says nothing itself: the slowest of them still
-    leaves the other half to the rest. Where there is one only, nobody is spared by keeping slots from it.
+def shares_of(app: App, role: Queue, slots: int) -> dict[str, int]:
+    """How many of a process's slots the items of each dependency may take: runs by the provider of their
+    model, calls by that of their tool.
     """
-    specs = {tool.scope: tool.dependency for tool in tools}
-    usual = slots if len(specs) == 1 else max(1, slots // 2)
+    others = any(app.agent_of(name, version) is None for name, version in app.planner_versions)
+    models = shares((model.dependency for model in app.models.values()), slots, beside=others)
+    tools = shares((tool.dependency for tool in app.registry.values()), slots)
+    return tools | models if role is Queue.PLANNER else models | tools
+
+
+def shares(dependencies: Iterable[DependencySpec], slots: int, *, beside: bool = False) -> dict[str, int]:
+    """The shares of so many slots, by scope; `beside`: there are items that go to no dependency.
+
+    Half of them where there is something else to be done and a dependency says nothing itself: the slowest of
+    them still leaves the other half to the rest. Where there is one only, nobody is spared by keeping slots
+    from it.
+    """
+    specs = {spec.scope: spec for spec in dependencies}
+    usual = slots if len(specs) == 1 and not beside else max(1, slots // 2)
     return {scope: min(slots, spec.slots or usual) for scope, spec in specs.items()}
 
 
