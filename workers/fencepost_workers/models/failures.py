@@ -27,6 +27,7 @@ _IN_STREAM: Final = {
     "permission_error": 403,
     "not_found_error": 404,
     "request_too_large": 413,
+    "context_length_exceeded": 400,
 }
 _TOO_LONG: Final = re.compile(
     r"prompt is too long|maximum context length|exceeds? the context window|context window|too many tokens",
@@ -41,7 +42,8 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     inner = plain(plain(body).get("error")) or plain(body)
     names = [word(inner.get("code")), word(inner.get("type"))]
     said = word(inner.get("message")) or message
-    found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), 500)
+    found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), None)
+    found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 400 else status
     why = sanitize(f"{next(filter(None, names), 'error')}: {said}", WHY_CHARS)
     return _kind(number, names, said), f"http_{number}", why

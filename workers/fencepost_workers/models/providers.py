@@ -24,7 +24,7 @@ from fencepost.canonical import sanitize
 from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Wire
-from fencepost.outcomes import Hide, retry_after
+from fencepost.outcomes import Hide, retry_after, told
 from fencepost.tools import Response
 from fencepost_workers import redaction
 from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, TooLong, settle
@@ -118,8 +118,8 @@ class Providers:
     ) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], Credentials]:
         try:
             secret = resolve(model.key) if model.key else ""
-            told = model.dependency.url(), secret, model.dependency.sent_headers()
-            return told, Credentials.of(model.dependency, (secret,) if secret else ())
+            made_with = model.dependency.url(), secret, model.dependency.sent_headers()
+            return made_with, Credentials.of(model.dependency, (secret,) if secret else ())
         except UsageError as error:
             raise KeyUnavailable(f"model {model.name}: {error}") from None
 
@@ -246,9 +246,9 @@ def _plain(event: Any) -> Mapping[str, Any]:
 def _broken(error: Exception, now: datetime) -> Heard:
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
-    told = getattr(error, "body", None)
+    body = getattr(error, "body", None)
     if isinstance(status, int) and isinstance(response, httpx2.Response):
-        ending, code, why = failed(status, told, str(error))
+        ending, code, why = failed(status, body, str(error))
         wait = retry_after(Response(status, dict(response.headers), b""), now)
         free = status >= 400 and unbilled(status)
         return Heard(
@@ -257,11 +257,11 @@ def _broken(error: Exception, now: datetime) -> Heard:
             free=free,
             retry_after=_milliseconds(response.headers) or wait,
         )
-    if told is not None:  # an error told within the stream
-        ending, code, why = failed(None, told, str(error))
+    if body is not None:  # an error told within the stream
+        ending, code, why = failed(None, body, str(error))
         return Heard(Answer(ending, code=code, why=why))
     code, free = _transport(error)
-    return Heard(Answer(Ending.FAILED, code=code, why=sanitize(_root(error), WHY_CHARS)), free=free)
+    return Heard(Answer(Ending.FAILED, code=code, why=told(_root(error))), free=free)
 
 
 def _transport(error: Exception) -> tuple[str, bool]:
