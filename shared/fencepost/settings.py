@@ -101,6 +101,23 @@ class Settings(BaseSettings):
     repair_confirm_s: float = Field(
         3600, gt=0, le=30 * DAY_S, description="seconds within which such a repair has to be confirmed"
     )
+    api_host: str = Field("127.0.0.1", min_length=1, description="address the HTTP interface listens on")
+    api_port: int = Field(8787, ge=0, le=65535, description="port of the HTTP interface; 0: any free one")
+    api_body_bytes: int = Field(
+        2 * 1024 * 1024, ge=1024, le=64 * 1024 * 1024, description="bytes of one HTTP request's body at most"
+    )
+    api_timeout_s: float = Field(
+        15, gt=0, le=600, description="seconds one HTTP request may take; streams of events excepted"
+    )
+    api_streams: int = Field(
+        200, ge=2, le=10_000, description="streams of events at once; one tenant has half of them at most"
+    )
+    api_heartbeat_s: float = Field(
+        15, ge=0.1, le=600, description="seconds of silence after which a stream of events says that it lives"
+    )
+    api_proxies: str = Field(
+        "", description="addresses of proxies, by commas, whose word for a client's address is taken"
+    )
     secrets_dir: str = Field(
         "", description="folder of the secrets that arguments name, each in a file TENANT/NAME"
     )

@@ -84,10 +84,13 @@ class Presented:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A token's row as one request reads it; `over`: it has expired or was revoked."""
+    """A token's row as one request reads it; `over`: it has expired or was revoked; `stale`: its last use
+    is noted as longer ago than a minute.
+    """
 
     digest: str
     over: bool
+    stale: bool
     bearer: Bearer
 
 
@@ -111,15 +114,15 @@ def kept(connection: Connection, token: str) -> Kept | None:
     """The row of this token's id, as it stands now."""
     row = connection.execute(
         "SELECT digest, revoked_at IS NOT NULL OR coalesce(expires_at <= fencepost.now(), false),"
+        " coalesce(last_used_at < fencepost.now() - interval '1 min', true),"
         " id, tenant, principals, scopes FROM fencepost.api_tokens WHERE id = %s",
         [token],
     ).fetchone()
     if row is None:
         return None
-    digest, over, name, tenant, principals, scopes = row
-    return Kept(
-        digest, over, Bearer(name, tenant, tuple(json.loads(principals)), frozenset(json.loads(scopes)))
-    )
+    digest, over, stale, name, tenant, principals, scopes = row
+    bearer = Bearer(name, tenant, tuple(json.loads(principals)), frozenset(json.loads(scopes)))
+    return Kept(digest, over, stale, bearer)
 
 
 def used(connection: Connection, token: str) -> None:

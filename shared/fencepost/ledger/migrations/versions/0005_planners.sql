@@ -54,7 +54,8 @@ GRANT SELECT ON fencepost.signals, fencepost.api_tokens TO fencepost_worker, fen
 GRANT USAGE ON SCHEMA fencepost TO fencepost_api;
 GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.payloads, fencepost.signals,
     fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
-    fencepost.allowances, fencepost.epochs TO fencepost_api;
+    fencepost.allowances, fencepost.epochs, fencepost.policies, fencepost.principals, fencepost.delegations,
+    fencepost.withdrawn TO fencepost_api;
 GRANT INSERT ON fencepost.events, fencepost.outbox TO fencepost_api;
 GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.allowances
     TO fencepost_api;
