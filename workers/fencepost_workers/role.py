@@ -101,8 +101,13 @@ class Role(ABC):
         return self.worker.app.registry.get((prepared.tool or "", prepared.tool_version or 0))
 
 
+_CLAIM = timedelta(seconds=3)
+
+
 def attempt_lease(tool: Tool | None) -> timedelta:
     """A lease as long as one attempt and its grace; a minute for what this process does not know."""
     if tool is None:
         return timedelta(minutes=1)
+    if tool.child is not None:  # its run is executed by others; who starts it, or hears of it, only claims
+        return _CLAIM
     return tool.dependency.per_attempt + tool.dependency.grace
