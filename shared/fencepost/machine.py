@@ -20,7 +20,7 @@ from fencepost.markers import marked
 from fencepost.moves import CALL_RULES, Changes, Fact
 from fencepost.records import amended
 from fencepost.states import CALL_ENDS, CALL_UNSETTLED, CallState, Queue, RunStatus
-from fencepost.subjects import Call, Run, View
+from fencepost.subjects import Call, Replayed, Run, View
 from fencepost.taint import first
 
 E, C, R = EventType, CallState, RunStatus
@@ -114,7 +114,14 @@ def _proposed(view: View, fact: Fact) -> View:
         raise ValueError("a proposal without a call")
     call = Call(tenant=event.tenant, id=event.call, run=event.run, version=event.seq, **fact.data)
     run = amended(run, seq=event.seq, bytes=_bytes(run, event), calls=run.calls + 1, open=run.open + 1)
-    return View(run, {**view.calls, call.id: call})
+    return View(run, _with(view.calls, call))
+
+
+def _with(calls: Mapping[UUID, Call], call: Call) -> Mapping[UUID, Call]:
+    if isinstance(calls, Replayed):
+        calls.put(call)
+        return calls
+    return {**calls, call.id: call}
 
 
 def _moved(view: View, old: Call, fact: Fact, changes: Changes) -> View:
@@ -126,7 +133,7 @@ def _moved(view: View, old: Call, fact: Fact, changes: Changes) -> View:
     run, tainted = view.run, first(view.run.tainted, seq, fact.data)
     changed = _counts(run, old, new, fact) | _beneath(run, new, fact, ended=ended)
     run = amended(run, seq=seq, bytes=_bytes(run, fact.event), tainted=tainted, **changed)
-    return View(run, {**view.calls, new.id: new})
+    return View(run, _with(view.calls, new))
 
 
 def _beneath(run: Run, new: Call, fact: Fact, *, ended: bool) -> Changes:

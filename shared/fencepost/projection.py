@@ -12,7 +12,7 @@ from fencepost.events import GENESIS, Event, chain_fault
 from fencepost.jsontext import encoder
 from fencepost.machine import evolve
 from fencepost.records import amended, reader
-from fencepost.subjects import Call, Run, View
+from fencepost.subjects import Call, Replayed, Run, View
 
 _SUM_MODULUS = 1 << 256
 _NEWEST_OF_FIRST = "version"
@@ -71,6 +71,14 @@ def projection_hash(run: Run) -> str:
     return _digest(_run_values(run) + _told(_later_of_run, _later_values_of_run(run))).hex()
 
 
+def _sealed(view: View, calls: Replayed) -> View:
+    """As `seal`, for calls that know which of them have changed."""
+    before = {key: old for key, old in calls.before.items() if old is not None}
+    changed = View(view.run, {key: calls[key] for key in calls.before})
+    calls.before.clear()
+    return View(seal(before, changed).run, calls)
+
+
 class ReplayError(Exception):
     """A history does not replay: an edited event, a gap, or another projection than was recorded."""
 
@@ -78,16 +86,15 @@ class ReplayError(Exception):
 def replay(events: Iterable[Event]) -> View:
     """Fold a whole history, checking the chain and the projection recorded after every change (I6)."""
     view: View | None = None
-    sealed: Mapping[UUID, Call] = {}
+    calls = Replayed()
     head = GENESIS
     for seq, event in enumerate(events, start=1):
         if fault := chain_fault(event, head, seq):
             raise ReplayError(fault)
-        view = evolve(view, event)
+        view = View(evolve(None, event).run, calls) if view is None else evolve(view, event)
         head = event.hash
         if event.projection is not None:
-            view = seal(sealed, view)
-            sealed = view.calls
+            view = _sealed(view, calls)
             if projection_hash(view.run) != event.projection:
                 raise ReplayError(
                     f"event {seq} ({event.type}): replay differs from the projection recorded then"

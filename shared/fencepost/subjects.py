@@ -148,6 +148,21 @@ class Call:
     detached: bool = False
 
 
+class Replayed(dict[UUID, Call]):
+    """The calls of a history that is replayed, changed in place: a copy for each event would cost the square
+    of a run's steps. `before` holds those that have changed since it was last emptied, as they were.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before: dict[UUID, Call | None] = {}
+
+    def put(self, call: Call) -> None:
+        """Change a call, or add it."""
+        self.before.setdefault(call.id, self.get(call.id))
+        self[call.id] = call
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """A run and those of its calls that a decision may touch."""
