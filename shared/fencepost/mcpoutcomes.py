@@ -76,9 +76,16 @@ def classify_call(tool: Tool, sent: Sent, *, now: datetime, args: Any = None) ->
     if isinstance(sent, Answered) and sent.response.status == RPC:
         outcome = _response(tool, sent.response, args)
         return without_effect(outcome) if tool.effect is Effect.READ else outcome
+    if isinstance(sent, Answered) and 200 <= sent.response.status < 300:
+        return _without_response(tool, sent.response.status)
     if isinstance(sent, NotSent) and sent.code == CHANGED:  # whole, for `held_pin`
         return Refused(CHANGED, sanitize(sent.message, MAX_TEXT_CHARS), retryable=True)
     return classify(tool, sent, now=now, args=args)
+
+
+def _without_response(tool: Tool, status: int) -> Outcome:
+    said = Unsure("unreadable_answer", f"the server answered {status}, without a JSON-RPC response")
+    return without_effect(said) if tool.effect is Effect.READ else said
 
 
 def _response(tool: Tool, response: Response, args: Any) -> Outcome:
