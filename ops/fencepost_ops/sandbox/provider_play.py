@@ -91,7 +91,7 @@ class Player:
     async def whole(self, body: bytes, headers: Mapping[str, str], rule: Rule | None, wire: str) -> Played:
         """An answer in one body."""
         kind = rule.kind if rule is not None else None
-        if kind is Fault.HOLD:
+        if rule is not None and kind is Fault.HOLD and rule.at != "headers":
             await self._hold()
         if kind is Fault.ERROR_EVENT:
             return await self.error(500, provider_wires.error(wire, 500, "The server had an error"), headers)
