@@ -292,7 +292,8 @@ def wrote(args: Write | Restore, answer: WriteAnswer) -> Written:
             named = f"version {current} is current" if current else "there is none yet (version 0)"
             raise NotApplied(
                 "version_conflict",
-                f"expected version {args.expected} of {args.key!r}, but {named}; read it and decide anew",
+                f"version_conflict: {args.key!r} was expected at version {args.expected}, but {named}; "
+                "read it and decide anew",
             )
         case TooLate():
             raise NotApplied("late", "the store was asked after the attempt's time", retryable=True)

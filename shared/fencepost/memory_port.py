@@ -109,7 +109,7 @@ WriteAnswer = Wrote | Conflicting | TooLate | Erased | OtherRequest
 
 class MemoryStore(Protocol):
     """Where memory is kept. Called from threads, several at a time; what it raises makes an outcome unknown,
-    but for NotApplied. `fencepost.memory_conformance.broken_promises` tries whether a store does all of this.
+    but for NotApplied. `fencepost.memory_conformance.broken_promises` tries whether a store does.
     """
 
     def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:

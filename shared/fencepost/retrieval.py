@@ -211,7 +211,8 @@ def retrieved(
         shown.append(told | {"stale": True} if late else told)
     if stale and on_stale is OnStale.REFUSE:
         named = ", ".join(f"{one['id']}@{one['version']} as of {one['as_of']}" for one in stale[:5])
-        raise NotApplied("stale_grounding", f"{len(stale)} of {len(documents)} documents are stale: {named}")
+        said = f"stale_grounding: {len(stale)} of {len(documents)} documents are stale: {named}"
+        raise NotApplied("stale_grounding", said)
     seconds = None if max_age is None else int(max_age.total_seconds())
     return Retrieved(
         documents=shown,

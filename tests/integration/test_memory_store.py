@@ -1,0 +1,161 @@
+"""The shipped store of memory keeps what the port promises, and Postgres refuses what nobody may."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from fencepost.errors import NotApplied
+from fencepost.ledger.connect import Pool, connect
+from fencepost.ledger.memories import PostgresMemory, erase, keys, versions
+from fencepost.memory_conformance import broken_promises
+from fencepost.memory_port import Change, Erased, MemoryStore, Slot, WriteAnswer, Writer, Wrote
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalPostgres
+from tests.integration.conftest import copied
+
+
+@pytest.fixture(scope="module")
+def place(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    with copied(postgres, template) as database:
+        yield database
+
+
+@pytest.fixture
+def pool(place: LedgerDatabase) -> Iterator[Pool]:
+    made = Pool(place.dsns["worker"], "conformance", 10)
+    yield made
+    made.close()
+
+
+def slot(key: str) -> Slot:
+    return Slot("t", "notes", key)
+
+
+def writer(**said: Any) -> Writer:
+    usual = Writer(uuid4().hex, str(uuid4()), str(uuid4()), False, datetime.now(UTC) + timedelta(hours=1))
+    return replace(usual, **said)
+
+
+def test_it_keeps_every_promise_of_the_port(pool: Pool) -> None:
+    assert broken_promises(PostgresMemory(pool)) == []
+
+
+class Forgetful(PostgresMemory):
+    """Forgets which operation wrote what."""
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        return super().write(slot, change, replace(writer, operation=uuid4().hex))
+
+
+class Trusting(PostgresMemory):
+    """Takes every writer's word."""
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        return super().write(slot, change, replace(writer, untrusted=False))
+
+
+class Patient(PostgresMemory):
+    """Takes what comes late."""
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        return super().write(slot, change, replace(writer, until=writer.until + timedelta(days=900)))
+
+
+class Mixing(PostgresMemory):
+    """Keeps all tenants' values in one place."""
+
+    def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
+        return super().write(replace(slot, tenant="all"), change, writer)
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Forgetful, "its repeat: Conflicting(current=1), not Wrote(version=1)"),
+        (Trusting, "what an untrusted run wrote: False, not True"),
+        (Patient, "a write after its time: Wrote(version=1), not TooLate()"),
+        (Mixing, "its first write: Conflicting(current=1), not Wrote(version=1)"),
+    ],
+)
+def test_the_conformance_suite_finds_a_store_that_breaks_a_promise(
+    pool: Pool, kind: type[PostgresMemory], told: str
+) -> None:
+    store: MemoryStore = kind(pool)
+    broken = broken_promises(store, f"broken-{kind.__name__}")
+    assert told in broken, broken
+
+
+GAP = """
+INSERT INTO fencepost.memory (tenant, space, key, version, value, untrusted, operation, run, call, written_at)
+VALUES ('t', 'notes', 'guarded', 9, '1', false, 'gap', gen_random_uuid(), gen_random_uuid(), now())
+"""
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE fencepost.memory SET value = '2' WHERE key = 'guarded'",
+        "UPDATE fencepost.memory SET value = NULL WHERE key = 'guarded'",
+        "UPDATE fencepost.memory SET untrusted = false WHERE key = 'guarded'",
+        "DELETE FROM fencepost.memory WHERE key = 'guarded'",
+        "TRUNCATE fencepost.memory",
+        GAP,
+    ],
+)
+def test_nobody_changes_a_version_or_leaves_one_out_not_even_the_owner(
+    place: LedgerDatabase, pool: Pool, statement: str
+) -> None:
+    PostgresMemory(pool).write(slot("guarded"), Change(0, "1"), writer(untrusted=True))
+    with psycopg.connect(place.owner, autocommit=True) as owner, pytest.raises(psycopg.Error) as refused:
+        owner.execute(statement.encode())
+    assert refused.value.sqlstate in {"FP001", "FP004"}
+
+
+@pytest.mark.parametrize("role", ["worker", "relay", "producer", "reader"])
+def test_only_an_operator_s_login_erases_and_what_is_erased_is_written_once_all_the_same(
+    place: LedgerDatabase, pool: Pool, role: str
+) -> None:
+    store, where, by = PostgresMemory(pool), slot(f"erase-{role}"), writer()
+    assert store.write(where, Change(0, '"personal"'), by) == Wrote(1)
+    with (
+        psycopg.connect(place.dsns[role], autocommit=True) as mere,
+        pytest.raises(psycopg.errors.InsufficientPrivilege),
+    ):
+        erase(mere, where, 1, by="mallory", reason="why not")
+    with connect(place.dsns["operator"], "erase", autocommit=True) as operator:
+        assert erase(operator, where, 1, by="ann", reason="asked to") == [1]
+        assert erase(operator, where, 1, by="ann", reason="asked to") == []
+        (version,) = versions(operator, where, 10)
+        assert (version.value, version.erased_by, version.erased_reason) == (None, "ann", "asked to")
+        assert [one.key for one in keys(operator, "t", "notes", f"erase-{role}", "", 9)] == [f"erase-{role}"]
+    read = store.read(where)
+    assert (read.version, read.value, read.exists, read.erased) == (1, None, True, True)
+    assert store.write(where, Change(0, '"personal"'), by) == Wrote(1)
+    assert store.write(where, Change(1, restores=1), writer()) == Erased()
+
+
+def test_who_may_not_write_is_refused_and_nothing_happened(place: LedgerDatabase) -> None:
+    mere = Pool(place.dsns["reader"], "reader", 1)
+    try:
+        with pytest.raises(NotApplied, match="use the DSN of another role"):
+            PostgresMemory(mere).write(slot("mere"), Change(0, "1"), writer())
+    finally:
+        mere.close()
+
+
+def test_while_a_write_is_under_way_an_absence_proves_nothing(place: LedgerDatabase, pool: Pool) -> None:
+    store = PostgresMemory(pool)
+    with psycopg.connect(place.dsns["worker"]) as writing:
+        writing.execute(
+            "SELECT * FROM fencepost.write_memory('t', 'notes', 'held', 0, '1', NULL, false, 'op-held',"
+            " gen_random_uuid(), gen_random_uuid(), fencepost.now() + interval '1 hour')"
+        )
+        with pytest.raises(BlockingIOError, match="is being written"):
+            store.written(slot("held"), "op-held")
+        writing.commit()
+    assert store.written(slot("held"), "op-held") == 1
