@@ -31,7 +31,9 @@ def values_of(kind: type, *but: str) -> dict[str, Any]:
 
 
 REQUEST = ("tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop")
-RUN_COLUMNS = values_of(Run, *REQUEST, "created_at", "deadline", "seq", "head_hash")
+PLACED = ("root", "parent", "parent_call", "depth", "traceparent")
+RUN_COLUMNS = values_of(Run, *REQUEST, *PLACED, "created_at", "deadline", "seq", "head_hash")
+RUN_COLUMNS |= {"bytes": 10**9}
 PLACE = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
 PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required", "resource")
 CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
@@ -90,7 +92,7 @@ def test_evidence_wakes_only_a_doubt_that_nobody_holds(target: CallTarget) -> No
 
 def test_a_calls_version_does_not_rise_by_any_event_alone(target: CallTarget) -> None:
     target.put("DISPATCHING")
-    for kind in set(EventType) - {E.EVIDENCE_FILED}:
+    for kind in set(EventType) - {E.EVIDENCE_FILED, E.CALL_DETACHED, E.CALL_AWAITED}:
         seq, _ = target.event("", kind)
         assert target.attack.update("calls", target.call, {"version": seq}) == "FP002"
 
@@ -164,14 +166,27 @@ def test_nothing_of_a_run_changes_without_an_event(planning: RunTarget, column: 
         assert planning.attack.update("runs", planning.run, change) == "FP004"
 
 
-COUNTED = {"attempts", "open", "unsettled", "repairs", "awaiting", "effects", "ready_at", "calls_sum"}
+COUNTED = {
+    "attempts",
+    "open",
+    "unsettled",
+    "repairs",
+    "awaiting",
+    "effects",
+    "ready_at",
+    "calls_sum",
+    "bytes",
+}
+COUNTED |= {"detached", "below"}
 """What the outcome of a call changes in its run."""
+TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost"}
+"""What needs no word but the event that says so."""
 
 
 @pytest.mark.parametrize(("column", "other"), sorted(RUN_COLUMNS.items()))
 def test_a_calls_event_only_counts_in_its_run(planning: RunTarget, column: str, other: Any) -> None:
     refused = planning.update({column: other}, call=True)
-    otherwise = "FP004" if column == "tainted" else "FP002"  # a taint needs no word but its event
+    otherwise = "FP004" if column in TOLD else "FP002"
     assert refused == (None if column in COUNTED else otherwise)
     assert planning.update({column: other}, call=False) == otherwise, "an event of the run itself"
 
@@ -181,6 +196,48 @@ def test_what_a_run_has_used_does_not_come_back(planning: RunTarget, column: str
     for role in (WORKER, OWNER):
         assert planning.update(presented("term") | {column: 1}, call=True, role=role) == "FP001"
         assert planning.update(presented("term") | {column: 3}, call=True, role=role) is None
+
+
+SPENT = {"spent": {"tokens": 5, "cost": 7, "known": False}}
+HELD_BY_MODEL = {"held": {"tokens": 4, "cost": 6}}
+MOVES: list[tuple[EventType, dict[str, Any], tuple[int, int, int, int]]] = [
+    (E.MODEL_RESPONSE_RECORDED, SPENT, (15, 27, 0, 0)),
+    (E.MODEL_OUTCOME_UNKNOWN, SPENT, (15, 27, 0, 0)),
+    (E.RUN_COMPLETED, SPENT, (15, 27, 0, 0)),
+    (E.MODEL_RESPONSE_RECORDED, {}, (10, 20, 0, 0)),
+    (E.MODEL_REQUEST_STARTED, HELD_BY_MODEL, (10, 20, 4, 6)),
+    (E.MODEL_REQUEST_STARTED, SPENT, (15, 27, 0, 0)),
+    (E.LEASE_ACQUIRED, SPENT | HELD_BY_MODEL, (10, 20, 9, 9)),
+]
+MONEY = ("tokens", "cost", "held_tokens", "held_cost")
+
+
+@pytest.mark.parametrize(("kind", "body", "after"), MOVES)
+def test_what_models_use_and_hold_moves_by_what_events_say(
+    planning: RunTarget, kind: EventType, body: dict[str, Any], after: tuple[int, int, int, int]
+) -> None:
+    planning.attack.put("runs", planning.run, **dict(zip(MONEY, (10, 20, 9, 9), strict=True)))
+    seq, _, head = planning.attack.event(planning.run, None, kind, body=body)
+
+    def refused(values: tuple[int, int, int, int], role: str | None = WORKER) -> str | None:
+        change = presented("term") | {"seq": seq, "head_hash": head, **dict(zip(MONEY, values, strict=True))}
+        return planning.attack.update("runs", planning.run, change, role)
+
+    assert refused(after) is None
+    for place in range(4):
+        wrong = tuple(n + (at == place) for at, n in enumerate(after))
+        for role in (WORKER, OWNER):
+            assert refused(wrong, role) == "FP004", MONEY[place]  # type: ignore[arg-type]
+    silent = {"seq": seq, "head_hash": head, **dict(zip(MONEY, after, strict=True))}
+    unsaid = planning.attack.update("runs", planning.run, silent)
+    assert unsaid == "FP002", "an event of the run is presented, whatever it changes"
+
+
+def test_a_count_of_fruitless_turns_rises_with_a_turn_alone(planning: RunTarget) -> None:
+    planning.attack.put("runs", planning.run, fruitless=3)
+    assert planning.update({"fruitless": 0}, call=True) is None, "an intent has come of it"
+    for wrong in (1, 2, 4):
+        assert planning.update({"fruitless": wrong}, call=True) == "FP002"
 
 
 @pytest.mark.parametrize("state", ["DISPATCHING", "UNKNOWN", "NEEDS_REPAIR", "INTENT_RECORDED"])
