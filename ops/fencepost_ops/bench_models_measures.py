@@ -1,0 +1,340 @@
+"""What `bench_models` measures, each on a running fleet whose provider is the sandbox."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Event, Thread
+from typing import Any, Final, TextIO
+
+import psycopg
+
+from fencepost_ops.bench_measures import Bencher
+from fencepost_ops.examples.models_app import KEY, THINKS, WORKS
+from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_ops.sandbox.process import SandboxProcess
+from fencepost_ops.sandbox.provider_book import BOOK_FILE, Asking, ModelBook
+
+APP: Final = "fencepost_ops.examples.models_app:app"
+EACH_S: Final = 4.0
+WARM_UP: Final = 50
+LONGEST_S: Final = 6.0
+MOST_MIB: Final = 1024.0
+LONGEST_TRANSACTION_S: Final = 2.0
+"""What a session may stand still in a transaction before Postgres ends it (R8)."""
+MOST_AMPLIFICATION: Final = 1.1
+SLOWEST_BESIDE_S: Final = 2.0
+QUICK: Final = {"p50": 0.8, "p99": 4.0}
+SLOW: Final = {"p50": 8.0, "p99": 40.0}
+_EVERY_S: Final = 0.1  # between two runs beside
+_LOOK_S: Final = 0.1
+_ENQUEUE: Final = """
+SELECT count(*) FROM generate_series(%s::int, %s::int) AS n, LATERAL fencepost.enqueue_run(
+    'bench', %s || '-' || n, %s, 1, 'svc:bench', jsonb_build_object('key', %s || '-' || n),
+    interval '2 hours')
+"""
+_ENDED: Final = """
+SELECT count(*) FROM fencepost.runs WHERE run_key LIKE %s || '-%%' AND status IN ('COMPLETED', 'STOPPED')
+"""
+_TOOK: Final = """
+SELECT extract(epoch FROM e.recorded_at - r.created_at)::float8 FROM fencepost.runs r
+JOIN fencepost.events e ON e.run = r.id AND e.tenant = r.tenant AND e.type = 'RunCompleted'
+WHERE r.run_key LIKE %s || '-%%' ORDER BY 1
+"""
+_SPAN: Final = """
+SELECT extract(epoch FROM max(e.recorded_at) - min(r.created_at))::float8 FROM fencepost.runs r
+JOIN fencepost.events e ON e.run = r.id AND e.tenant = r.tenant AND e.type = 'RunCompleted'
+WHERE r.run_key LIKE %s || '-%%'
+"""
+_TOLD: Final = """
+SELECT count(*) FILTER (WHERE e.type IN ('ModelResponseRecorded', 'RunCompleted')),
+       count(*) FILTER (WHERE e.type = 'RunCompleted'),
+       count(*) FILTER (WHERE e.type = 'PlanDeferred'),
+       min(e.recorded_at) FILTER (
+           WHERE e.recorded_at > %s AND e.type IN ('ModelResponseRecorded', 'RunCompleted')),
+       max(e.recorded_at) FILTER (WHERE e.type = 'RunCompleted')
+FROM fencepost.events e JOIN fencepost.runs r ON r.id = e.run AND r.tenant = e.tenant
+WHERE r.run_key LIKE %s || '-%%'
+"""
+# Whoever looks is not of the fleet. A session that has just ended its transaction is idle.
+_SESSIONS: Final = """
+SELECT count(*), count(*) FILTER (WHERE xact_start IS NOT NULL),
+       coalesce(extract(epoch FROM max(clock_timestamp() - xact_start)), 0)::float8
+FROM pg_stat_activity WHERE application_name LIKE 'fencepost-planner%'
+"""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Runs that wait for a model at the same time. `fleet_mib` is without the provider, whose own memory is
+    `provider_mib`; `open` is how many requests were under way when most were, `sessions` of the planners with
+    Postgres there were then at most, `in_transaction` of them in one, `transaction_s` the oldest such;
+    `cpu_ms` is what a run cost in each process.
+    """
+
+    runs: int
+    each_s: float
+    seconds: float
+    fleet_mib: float
+    provider_mib: float
+    open: int
+    sessions: int
+    in_transaction: int
+    transaction_s: float
+    cpu_ms: dict[str, float]
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this is not how a fleet waits, one sentence each; empty if it is."""
+        found = []
+        if self.seconds > self.each_s + LONGEST_S - EACH_S:
+            found.append(f"{self.runs} runs took {self.seconds:.1f} s, each of which waits {self.each_s:g} s")
+        if self.fleet_mib > MOST_MIB:
+            found.append(f"the fleet took {self.fleet_mib:.0f} MiB; at most {MOST_MIB:.0f} are due")
+        if self.transaction_s > LONGEST_TRANSACTION_S:
+            found.append(
+                f"a session was in a transaction for {self.transaction_s:.1f} s while models thought"
+            )
+        if self.open < self.runs // 2:
+            found.append(f"{self.open} of {self.runs} requests were open at once")
+        return found
+
+
+@dataclass(frozen=True)
+class Faulty:
+    """What a fault of the provider cost, in seconds.
+
+    `requests` are by the provider's own book, `refused` of them answered with an error, `left` given up by
+    us. `first_s` and `all_s` are from the end of the fault to the first answer recorded and to the last run's
+    end. `beside` are runs without a model, from enqueueing to their end, `beside_before` those while as many
+    runs met no fault. `deferrals` are events of runs that waited.
+    """
+
+    fault: str
+    runs: int
+    fault_s: float
+    completed: int
+    turns: int
+    requests: int
+    refused: int
+    left: int
+    first_s: float
+    all_s: float
+    deferrals: int
+    beside_before: int
+    beside_before_p50_s: float
+    beside_before_p99_s: float
+    beside: int
+    beside_p50_s: float
+    beside_p99_s: float
+    beside_left: int
+
+    @property
+    def amplification(self) -> float:
+        """Requests by turns."""
+        return self.requests / self.turns if self.turns else 0.0
+
+    @property
+    def problems(self) -> list[str]:
+        """Why this is no fault that is borne well, one sentence each; empty if it is one."""
+        found = []
+        if self.completed != self.runs:
+            found.append(f"{self.runs - self.completed} of {self.runs} runs did not complete")
+        if self.amplification > MOST_AMPLIFICATION:
+            found.append(f"{self.requests} requests for {self.turns} turns: {self.amplification:.3f}")
+        if self.beside_left:
+            found.append(f"{self.beside_left} runs without a model did not end")
+        slowest = max(SLOWEST_BESIDE_S, 2 * self.beside_before_p99_s)
+        if self.beside_p99_s > slowest:
+            found.append(
+                f"a run without a model took {self.beside_p99_s:.1f} s; at most {slowest:.1f} s are due"
+            )
+        return found
+
+
+class Bench:
+    """A fleet whose provider is the sandbox, and what is asked of both."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        assert fleet.sandbox is not None
+        self.fleet = fleet
+        self.sandbox: SandboxProcess = fleet.sandbox
+        self._owner = fleet.connect("owner")
+
+    def script(self, first: Any, each: Any = 0) -> None:
+        """What the models say; `thinks` takes `each` to its first token, `works` `first`."""
+        call = {"name": "mail_send", "arguments": {"key": {"$input": "key"}}}
+        models = {
+            THINKS: {"turns": [{"text": "Done."}], "latency": {"first_s": each}},
+            WORKS: {"turns": [{"calls": [call]}, {"text": "Done."}], "latency": {"first_s": first}},
+        }
+        self.sandbox.post("/models/script", {"models": models})
+
+    def requests(self, model: str) -> list[Asking]:
+        """What the provider was asked of this model."""
+        return ModelBook(self.sandbox.data / BOOK_FILE).requests(model=model)
+
+    def enqueue(self, name: str, planner: str, first: int, last: int) -> None:
+        """Runs NAME-first to NAME-last."""
+        with psycopg.connect(self.fleet.database.dsns["producer"], autocommit=True) as producer:
+            producer.execute(_ENQUEUE, [first, last, name, planner, name])
+
+    def left(self, name: str, count: int) -> int:
+        """How many runs of this name have not ended."""
+        return count - int(self.row(_ENDED, name)[0])
+
+    def await_ended(self, name: str, count: int, within_s: float) -> int:
+        """How many runs of this name are left after so long at most."""
+        until = time.monotonic() + within_s
+        while (left := self.left(name, count)) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        return left
+
+    def row(self, statement: str, *values: Any) -> Any:
+        """The one row of a statement."""
+        row = self._owner.execute(statement, values or None).fetchone()
+        assert row is not None
+        return row
+
+    def took(self, name: str) -> list[float]:
+        """How long each completed run took, in order."""
+        return [seconds for (seconds,) in self._owner.execute(_TOOK, [name])]
+
+    @contextmanager
+    def beside(self, name: str) -> Iterator[list[int]]:
+        """Runs without a model, one after another for as long as this lasts; how many there were."""
+        stop, sent = Event(), [0]
+
+        def send() -> None:
+            with psycopg.connect(self.fleet.database.dsns["producer"], autocommit=True) as producer:
+                while not stop.wait(_EVERY_S):
+                    sent[0] += 1
+                    producer.execute(_ENQUEUE, [sent[0], sent[0], name, "beside", name])
+
+        thread = Thread(target=send)
+        thread.start()
+        try:
+            yield sent
+        finally:
+            stop.set()
+            thread.join()
+
+    def close(self) -> None:
+        """End its session."""
+        self._owner.close()
+
+
+@contextmanager
+def started(
+    cap_s: float, wire: str, concurrency: int | None = None, out: TextIO | None = None
+) -> Iterator[Bench]:
+    """A fleet with two planners, and its models; `cap_s` is how long one answer may take."""
+    env = {KEY: "any", "MODELS_WIRE": wire, "FENCEPOST_PLANNER_CAP_S": str(cap_s)}
+    if concurrency is not None:
+        env["MODELS_CONCURRENCY"] = str(concurrency)
+    with ExitStack() as stack:
+        options = FleetOptions(app=APP, scale={"planner": 2}, env=env, out=out)
+        fleet = stack.enter_context(Fleet(options))
+        fleet.wait_ready()
+        bench = Bench(fleet)
+        stack.callback(bench.close)
+        bench.script(0.0)
+        for planner in ("beside", THINKS):  # a first request imports an SDK
+            bench.enqueue(f"warm{planner}", planner, 1, WARM_UP)
+            bench.await_ended(f"warm{planner}", WARM_UP, 60)
+        yield bench
+
+
+def waiting(bench: Bench, runs: int, each_s: float = EACH_S, within_s: float = 120.0) -> Waiting:
+    """Have so many runs wait for a model at once."""
+    bench.script(QUICK, each_s)
+    measures = Bencher(bench.fleet)
+    before = measures.cpu()
+    bench.enqueue("wait", THINKS, 1, runs)
+    enqueued = time.monotonic()
+    memory: dict[str, float] = {}
+    sessions = busy = most = 0
+    oldest = 0.0
+    while bench.left("wait", runs) and time.monotonic() < enqueued + within_s:
+        under_way = int(bench.sandbox.get("/models/requests?since=1000000000")["open"])
+        most = max(most, under_way)
+        if under_way >= runs // 2:
+            has, inside, age = bench.row(_SESSIONS)
+            sessions, busy, oldest = max(sessions, has), max(busy, inside), max(oldest, age)
+            memory = memory or measures.memory()
+        time.sleep(_LOOK_S)
+    bench.await_ended("wait", runs, 0)
+    memory = memory or measures.memory()
+    provider = memory.pop("sandbox", 0.0)
+    seconds = float(bench.row(_SPAN, "wait")[0] or "inf")
+    used = {name: round((s - before.get(name, 0.0)) * 1000 / runs, 2) for name, s in measures.cpu().items()}
+    return Waiting(runs, each_s, seconds, sum(memory.values()), provider, most, sessions, busy, oldest, used)
+
+
+def throttled(bench: Bench, runs: int, fault_s: float, recover_s: float) -> Faulty:
+    """Have the provider answer 429 for a while."""
+
+    def begin() -> None:
+        bench.sandbox.post("/models/faults", {"kind": "status", "status": 429, "retry_after_s": 1})
+
+    return _faulty(bench, "429, Retry-After 1 s", runs, fault_s, recover_s, begin)
+
+
+def slow(bench: Bench, runs: int, fault_s: float, recover_s: float) -> Faulty:
+    """Have the provider take ten times as long for a while."""
+    told = f"p99 {SLOW['p99']:g} s instead of {QUICK['p99']:g} s"
+    return _faulty(bench, told, runs, fault_s, recover_s, lambda: bench.script(SLOW))
+
+
+def _faulty(
+    bench: Bench, fault: str, runs: int, fault_s: float, recover_s: float, begin: Callable[[], object]
+) -> Faulty:
+    bench.script(QUICK)
+    name = fault.split(",", maxsplit=1)[0].replace(" ", "")
+    with bench.beside(f"before{name}") as sent:  # what the same load costs them without a fault
+        bench.enqueue(f"well{name}", WORKS, 1, runs)
+        bench.await_ended(f"well{name}", runs, recover_s)
+    left = bench.await_ended(f"before{name}", sent[0], recover_s)
+    asked = len(bench.requests(WORKS))
+    begin()
+    with bench.beside(f"beside{name}") as sent:
+        began = time.monotonic()
+        bench.enqueue(f"hit{name}", WORKS, 1, runs)
+        while time.monotonic() < began + fault_s:
+            time.sleep(_LOOK_S)
+        bench.sandbox.clear_faults()
+        bench.script(QUICK)
+        over: datetime = bench.row("SELECT fencepost.now()")[0]
+        bench.await_ended(f"hit{name}", runs, recover_s)
+    left += bench.await_ended(f"beside{name}", sent[0], recover_s)
+    turns, completed, deferrals, first, last = bench.row(_TOLD, over, f"hit{name}")
+    met = bench.requests(WORKS)[asked:]
+    before, beside = bench.took(f"before{name}"), bench.took(f"beside{name}")
+    return Faulty(
+        fault=fault,
+        runs=runs,
+        fault_s=fault_s,
+        completed=completed,
+        turns=turns,
+        requests=len(met),
+        refused=sum(one.outcome == "refused" for one in met),
+        left=sum(one.outcome == "left" for one in met),
+        first_s=(first - over).total_seconds() if first else float("inf"),
+        all_s=max(0.0, (last - over).total_seconds()) if last else float("inf"),
+        deferrals=deferrals,
+        beside_before=len(before),
+        beside_before_p50_s=share(before, 0.5),
+        beside_before_p99_s=share(before, 0.99),
+        beside=len(beside),
+        beside_p50_s=share(beside, 0.5),
+        beside_p99_s=share(beside, 0.99),
+        beside_left=left,
+    )
+
+
+def share(values: Sequence[float], part: float) -> float:
+    """The value below which this part of the sorted values lies."""
+    return values[min(len(values) - 1, int(part * len(values)))] if values else float("inf")

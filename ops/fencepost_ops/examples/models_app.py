@@ -1,0 +1,62 @@
+"""What models are measured with: agents at the sandbox's provider, and a planner beside them that asks none.
+
+`FENCEPOST_APP=fencepost_ops.examples.models_app:app` names this application. MODELS_WIRE is the protocol its
+models are asked by, MODELS_CONCURRENCY how many requests the whole fleet sends the provider at once.
+"""
+
+import os
+
+from pydantic import BaseModel
+
+from fencepost import App, Context, Effect, Request, Turn
+from fencepost.models import Wire
+
+KEY = "MODELS_KEY"
+THINKS, WORKS = "thinks", "works"
+"""Models: one answers at once with its end, the other calls a tool first."""
+
+app = App("models")
+_URL = "env:FENCEPOST_SANDBOX_URL"
+_WIRE = Wire(os.environ.get("MODELS_WIRE", Wire.MESSAGES))
+_CONCURRENCY = os.environ.get("MODELS_CONCURRENCY")
+provider = app.dependency("provider", _URL, concurrency=int(_CONCURRENCY) if _CONCURRENCY else None)
+mail = app.dependency("mail", _URL)
+
+
+class Message(BaseModel):
+    """Whom to write to, and for which run."""
+
+    key: str
+
+
+class Receipt(BaseModel):
+    """The service's own reference to the message."""
+
+    id: str
+
+
+@mail.http("mail.send", effect=Effect.IRREVERSIBLE, returns=Receipt, intent=lambda a: ("mail", a.key))
+def send(args: Message) -> Request:
+    """One message in the sandbox's mail."""
+    return Request.post("/mail/messages", json={"to": "someone", "reference": args.key})
+
+
+for _name in (THINKS, WORKS):
+    app.agent(
+        _name,
+        model=app.model(_name, via=provider, wire=_WIRE, model=_name, key=f"env:{KEY}"),
+        instructions="Answer at once.",
+        tools=("mail.send",),
+    )
+
+
+@app.planner("beside", version=1)
+def beside(context: Context) -> Turn:
+    """One message, and no model."""
+    if context.call("it") is None:
+        return Turn([send.propose(Message(key=context.input["key"]), call_id="it")])
+    return Turn(finish={"done": True})
+
+
+# What nothing can offset has to be named.
+app.allow("svc:*", tools=["mail.send"])
