@@ -209,7 +209,7 @@ async def _http(notes: Notes, *, as_json: bool) -> None:
     port = next(_ports(serving))
     print(f"http://127.0.0.1:{port}/mcp", flush=True)
     await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
-    serving.should_exit = serving.force_exit = True
+    serving.should_exit = True
     await running
 
 
