@@ -71,8 +71,12 @@ def _next_for_run(run: Run) -> tuple[Queue, datetime] | None:
 
 def _goes_on(run: Run) -> datetime:
     """When a run that waits for calls goes on without them: by what its turn said, or to stop."""
-    last = until(slices.read(run.below).join) if run.below is not None else None
-    return run.deadline if last is None else min(run.deadline, last)
+    join = slices.read(run.below).join if run.below is not None else None
+    last = until(join)
+    # What other tools do is waited for all the same.
+    if join is None or last is None or run.open - run.detached > len(join["calls"]):
+        return run.deadline
+    return min(run.deadline, last)
 
 
 def _next_for_call(call: Call) -> tuple[Queue, datetime] | None:

@@ -106,6 +106,12 @@ class Stage:
         goods = {"order_id": reference, "sku": "apple", "quantity": 1, "account": "acc", "address_id": "a-1"}
         return self._enqueue("fulfil", {**goods, "amount": amount}, key, deadline_s, OnStop.COMPENSATE, None)
 
+    def enqueue(
+        self, planner: str, given: Any, *, key: str = "", deadline_s: float = 60, budget: Budget | None = None
+    ) -> UUID:
+        """Enqueue a run of any planner."""
+        return self._enqueue(planner, given, key, deadline_s, OnStop.COMPENSATE, budget)
+
     def _enqueue(
         self, planner: str, given: Any, key: str, deadline_s: float, on_stop: OnStop, budget: Budget | None
     ) -> UUID:

@@ -20,9 +20,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.states import CallState
+from fencepost_ops.checker.bodies import moment
 from fencepost_ops.checker.facts import AllowanceRow, EventRow, Tables
 from fencepost_ops.checker.report import Violation, at
-from fencepost_ops.checker.story import CallStory, RunStory, moment
+from fencepost_ops.checker.story import CallStory, RunStory
 
 C = CallState
 

@@ -13,9 +13,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from fencepost.states import CallState, RunStatus
+from fencepost_ops.checker.bodies import moment
 from fencepost_ops.checker.facts import CallRow, EventRow, Key
 from fencepost_ops.checker.report import Findings, Violation, at
-from fencepost_ops.checker.story import CallStory, RunStory, moment
+from fencepost_ops.checker.story import CallStory, RunStory
 
 C, R = CallState, RunStatus
 

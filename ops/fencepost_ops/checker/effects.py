@@ -179,7 +179,7 @@ class _Intents:
         missing = Counter(
             call.scope.partition("/")[0]
             for call in self._ledger.calls.values()
-            if call.operation and not has_book(call, self._books.services)
+            if call.operation and call.child is None and not has_book(call, self._books.services)
         )
         for service, number in sorted(missing.items()):
             what = f"{number} calls of {service or 'no dependency'} were not checked"

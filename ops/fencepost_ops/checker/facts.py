@@ -43,6 +43,14 @@ class RunRow:
     may_call: int
     may_attempt: int
     wall_clock_ms: int | None
+    may_start: int = 16
+    parent: UUID | None = None
+    parent_call: UUID | None = None
+    root: UUID | None = None
+    depth: int = 0
+    deadline: datetime | None = None
+    principal: str = ""
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class CallRow:
     request: str | None
     arguments: str
     arguments_hash: str
+    child: UUID | None = None
 
     @property
     def named(self) -> str:
@@ -162,6 +171,7 @@ _SPELLED = {
     "runs.may_turn": "coalesce((request -> 'budget' ->> 'turns')::integer, 16) AS may_turn",
     "runs.may_call": "coalesce((request -> 'budget' ->> 'calls')::integer, 64) AS may_call",
     "runs.may_attempt": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS may_attempt",
+    "runs.may_start": "coalesce((request -> 'budget' ->> 'children')::integer, 16) AS may_start",
     "runs.wall_clock_ms": "(request -> 'budget' ->> 'wall_clock_ms')::bigint AS wall_clock_ms",
 }
 

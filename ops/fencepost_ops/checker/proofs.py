@@ -7,6 +7,7 @@
 | ToolEffectReconciled | SUCCEEDED | a lookup that found it, or evidence that an attempt was applied |
 | ToolEffectReconciled | FAILED | a lookup that found nothing, evidence that none was applied, or a read |
 | RepairDecided | any | nothing more: a person's word |
+| ChildRunSettled | any | the end of the run that the call started: see `families` |
 
 Only a lookup since the last attempt counts, and that it found nothing only if it was asked when nothing that
 had been sent could land any more. How long a downstream may take to show what it has done (`lag`), and how
@@ -26,7 +27,9 @@ from fencepost_ops.checker.story import CallStory, RunStory
 
 C = CallState
 
-PROOFS = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided"})
+PROOFS = frozenset(
+    {"ToolResultRecorded", "ToolAttemptFailed", "ToolEffectReconciled", "RepairDecided", "ChildRunSettled"}
+)
 
 
 def doubts(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:

@@ -18,7 +18,14 @@ from fencepost_ops.checker.story import ENDED, OUTCOMES, CallStory, RunStory
 C, R = CallState, RunStatus
 
 _OFFICES_AFTER_END = frozenset(
-    {"EvidenceFiled", "ToolEffectReconciled", "RepairRequested", "RepairProposed", "RepairDecided"}
+    {
+        "EvidenceFiled",
+        "ToolEffectReconciled",
+        "ChildRunSettled",
+        "RepairRequested",
+        "RepairProposed",
+        "RepairDecided",
+    }
 )
 _ASKING = frozenset({"LeaseAcquired", "ToolLookupRecorded", "ReconciliationDeferred"})
 """How a call that a person sent back to be asked about is reconciled: bookkeeping, no effect."""
@@ -28,6 +35,8 @@ _HOLDERS = OUTCOMES | {
     "ToolLookupRecorded",
     "ReconciliationDeferred",
     "ToolEffectReconciled",
+    "ChildRunStarted",
+    "ChildRunSettled",
 }
 _RUN_HOLDERS = frozenset({"ModelRequestStarted", "ModelResponseRecorded", "RunCompleted"})
 _NEVER_FIRST = _RUN_HOLDERS | {
@@ -39,6 +48,8 @@ _NEVER_FIRST = _RUN_HOLDERS | {
     "ToolResultRecorded",
     "ToolLookupRecorded",
     "ToolEffectReconciled",
+    "ChildRunStarted",
+    "ChildRunSettled",
     "CompensationRequested",
     "RunStopped",
 }
@@ -88,7 +99,7 @@ def holders(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator
     """
     if event.worker is None or event.type == "EvidenceFiled" or story.holds(event):
         return
-    subject = story if event.call is None else story.calls.get(event.call, story)
+    subject = story.subject(event) or story
     last = max(subject.fence, (subject.term or (None, 0))[1] or 0)
     made = subject.attempts.values() if isinstance(subject, CallStory) else ()
     witness = event.type == "RepairRequested" and any(
@@ -138,8 +149,9 @@ def started(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator
     call = story.calls.get(event.call) if event.call is not None else None
     if call is None or call.doubt or call.compensates:
         return
-    if story.attempts >= (may := story.budgets.attempts):
-        yield at(event, f"attempt {story.attempts + 1} of a run whose budget is {may} attempts")
+    made = story.attempts + story.beneath("attempts")
+    if made >= (may := story.budgets.attempts):
+        yield at(event, f"attempt {made + 1} of a run whose budget is {may} attempts")
 
 
 def authority(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterator[Violation]:
@@ -186,7 +198,7 @@ def stray_outcomes(story: RunStory, event: EventRow, body: dict[str, Any]) -> It
 Rule = Callable[[RunStory, EventRow, dict[str, Any]], Iterator[Violation]]
 _STARTED = frozenset({"ToolAttemptStarted"})
 _LEAVES_DOUBT = frozenset({"CallCancelled", "ResultReused", "DispatchIntentRecorded"}) | proofs.PROOFS
-_USES = frozenset({"ModelRequestStarted", "ToolProposalRecorded"}) | _STARTED
+_USES = frozenset({"ModelRequestStarted", "ToolProposalRecorded", "ChildRunStarted"}) | _STARTED
 RULES: tuple[tuple[str, Rule, frozenset[str] | None], ...] = (
     ("I3", dispatches.dispatched, _STARTED),
     ("I4", proofs.doubts, _LEAVES_DOUBT),

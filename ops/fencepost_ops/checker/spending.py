@@ -22,18 +22,34 @@ _UNSETTLED = frozenset({C.DISPATCHING, C.UNKNOWN})
 def spent(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """Each turn asked for, each call proposed and each first attempt, against what was left before it."""
     if event.type == "ModelRequestStarted":
-        if (turn := story.requests + 1) > story.budgets.turns:
+        if (turn := story.requests + story.beneath("turns") + 1) > story.budgets.turns:
             yield at(event, f"turn {turn} of a run whose budget is {story.budgets.turns} turns")
     elif event.type == "ToolProposalRecorded":
         if body.get("compensates"):
             return
-        if (number := len(story.calls) + 1) > story.budgets.calls:
+        if (number := len(story.calls) + story.beneath("calls") + 1) > story.budgets.calls:
             yield at(event, f"call {number} of a run whose budget is {story.budgets.calls} calls")
+    elif event.type == "ChildRunStarted":
+        yield from _carved(story, event, body)
+        return
     else:
         call = story.calls.get(event.call) if event.call is not None else None
         if call is None or call.doubt or call.compensates:
             return
     yield from _late(story, event)
+
+
+def _carved(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
+    """What a run is started with is there to be used, beside what its parent and the others use and hold."""
+    piece = body.get("held")
+    if not isinstance(piece, dict):  # what offsets an effect is not held back by a budget
+        return
+    own = {"turns": story.requests, "calls": len(story.calls), "attempts": story.attempts, "children": 0}
+    for name, has in own.items():
+        may, holds = getattr(story.budgets, name), piece.get(name)
+        total = has + story.beneath(name) + (holds if isinstance(holds, int) else 0)
+        if total > may:
+            yield at(event, f"it may use {holds} {name}, which makes {total} of {may} that its parent has")
 
 
 def _late(story: RunStory, event: EventRow) -> Iterator[Violation]:

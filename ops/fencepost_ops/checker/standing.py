@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
+from fencepost_ops.checker.bodies import moment, told_names
 from fencepost_ops.checker.facts import ChangeRow, EventRow
 from fencepost_ops.checker.report import Violation, at
-from fencepost_ops.checker.story import CallStory, RunStory, moment, told_names
+from fencepost_ops.checker.story import CallStory, RunStory
 
 
 class _Span(NamedTuple):

@@ -6,13 +6,14 @@ at the end.
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
 from fencepost.states import CallState, RunStatus
+from fencepost_ops.checker.bodies import answer, identity, moment, numbers, told_names
 from fencepost_ops.checker.facts import EventRow, RunRow
 from fencepost_ops.checker.terms import Terms, ToolTerms
 
@@ -21,7 +22,6 @@ C, R = CallState, RunStatus
 ENDED = frozenset({C.SUCCEEDED, C.FAILED, C.REJECTED, C.CANCELLED, C.ACCEPTED_UNKNOWN})
 OUTCOMES = frozenset({"ToolResultRecorded", "ToolAttemptFailed", "ToolOutcomeMarkedUnknown"})
 _ANSWERS = frozenset({"ToolResultRecorded", "ToolAttemptFailed"})
-_TOLD = 50  # names that an event tells; what follows says only how many more there are
 
 
 @dataclass(slots=True)
@@ -127,6 +127,7 @@ class Budgets:
     calls: int = 64
     attempts: int = 256
     wall_clock: timedelta | None = None
+    children: int = 16
 
 
 @dataclass(slots=True)
@@ -148,11 +149,15 @@ class RunStory:
     deadline: datetime | None = None
     calls: dict[UUID, CallStory] = field(default_factory=dict)
     attempts: int = 0
+    held: dict[UUID, dict[str, int]] = field(default_factory=dict)  # by call, what its run may use
+    used: Counter[str] = field(default_factory=Counter)  # what runs of its calls that have ended did
     turns: int = 0  # answers of the planner
     requests: int = 0  # how often it was asked
     failures: int = 0  # in a row
     ended: int | None = None
     strays: list[EventRow] = field(default_factory=list)  # events that name a call nobody proposed
+    born: dict[UUID, EventRow] = field(default_factory=dict)  # the runs it started, by the events that say so
+    heard: list[tuple[EventRow, dict[str, Any]]] = field(default_factory=list)  # the ends of those, as told
 
     @classmethod
     def of(cls, run: RunRow | None, terms: Terms) -> RunStory:
@@ -160,7 +165,7 @@ class RunStory:
         if run is None:
             return cls(terms=terms)
         clock = None if run.wall_clock_ms is None else timedelta(milliseconds=run.wall_clock_ms)
-        budgets = Budgets(run.may_turn, run.may_call, run.may_attempt, clock)
+        budgets = Budgets(run.may_turn, run.may_call, run.may_attempt, clock, run.may_start)
         return cls(budgets, run.on_stop, terms)
 
     def tell(self, event: EventRow, body: dict[str, Any]) -> None:
@@ -176,10 +181,36 @@ class RunStory:
         else:
             self.attempts += event.type == "ToolAttemptStarted"
             _call(call, event, body, self.status)
+            self._family(event, body)
         if event.worker is not None and not self.holds(event):
-            subject = self if event.call is None else self.calls.get(event.call)
+            subject = self.subject(event)
             if subject is not None and (event.fence or 0) > ((subject.term or (None, 0))[1] or 0):
                 subject.term = (event.worker, event.fence)
+
+    def subject(self, event: EventRow) -> RunStory | CallStory | None:
+        """Under whose term it was recorded, if it is the first under a new one. Whether a turn waits for a
+        call is its run's to say.
+        """
+        own = event.call is not None and event.type not in ("CallDetached", "CallAwaited")
+        return self.calls.get(event.call) if own and event.call is not None else self
+
+    def beneath(self, name: str) -> int:
+        """What the runs it started may still use of this, or have used."""
+        return self.used[name] + sum(piece.get(name, 0) for piece in self.held.values())
+
+    def _family(self, event: EventRow, body: dict[str, Any]) -> None:
+        if event.type == "ChildRunStarted" and event.call is not None:
+            if (child := identity(body.get("child"))) is not None:
+                self.born[child] = event
+            if isinstance(piece := body.get("held"), dict):
+                self.held[event.call] = numbers(piece)
+        elif event.type == "ChildRunSettled" and event.call is not None:
+            self.heard.append((event, body))
+            if (piece := self.held.pop(event.call, None)) is not None:
+                spent = numbers(body.get("used"))
+                for name in ("turns", "calls", "attempts", "children"):  # beyond it only what offsets goes
+                    spent[name] = min(spent.get(name, 0), piece.get(name, 0))
+                self.used.update(spent)
 
     def holds(self, event: EventRow) -> bool:
         """Whether it was recorded under the last term of the run, or of one of its calls."""
@@ -235,6 +266,9 @@ _RUN_STATUS = {
     "RunStopped": R.STOPPED,
     "RepairDecided": R.COMPENSATING,
 }
+_ENDS_DOUBT = frozenset(
+    {"ToolResultRecorded", "ToolEffectReconciled", "RepairDecided", "ToolAttemptFailed", "ChildRunSettled"}
+)
 _CALL_STATE = {
     "ArgumentsCanonicalized": C.VALIDATED,
     "ApprovalRequested": C.AWAITING_APPROVAL,
@@ -270,7 +304,7 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     elif kind in ("ApprovalRequested", "ApprovalDecided"):
         _approval(call, event, body)
     elif kind == "ToolLookupRecorded":
-        call.answer, call.asked_at = _answer(body)
+        call.answer, call.asked_at = answer(body)
     elif kind == "EvidenceFiled" and event.attempt is not None:
         (call.applied if body.get("applied") else call.not_applied).add(event.attempt)
     elif kind == "RepairDecided":
@@ -280,8 +314,10 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     if kind == "ToolOutcomeMarkedUnknown" and "epoch" in body:
         call.answer, call.restored = None, True
         _in_flight(call, body)
-    if kind in OUTCOMES and event.attempt in call.attempts:
-        call.attempts[event.attempt].outcomes.append(event)
+    made = call.attempts.get(event.attempt or 0)
+    # The end of the run that an attempt started is its outcome, where it was not UNKNOWN by then.
+    if made is not None and (kind in OUTCOMES or (kind == "ChildRunSettled" and not made.outcomes)):
+        made.outcomes.append(event)
 
 
 def _approval(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
@@ -317,15 +353,6 @@ def _in_flight(call: CallStory, body: dict[str, Any]) -> None:
     call.in_flight_until, call.quiet_at = moment(body.get("in_flight_until")), moment(body.get("quiet_at"))
 
 
-def _answer(body: dict[str, Any]) -> tuple[str | None, datetime | None]:
-    """What a lookup said, and when it was asked."""
-    try:
-        said = json.loads(body.get("lookup") or "")
-    except (ValueError, TypeError):
-        said = None
-    return (said.get("answer"), moment(said.get("asked_at"))) if isinstance(said, dict) else (None, None)
-
-
 def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
     """State and doubt after the event: doubt begins with an unknown outcome and ends with a proof."""
     kind = event.type
@@ -337,7 +364,7 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = C.FAILED if body.get("final") else C.INTENT_RECORDED
     elif kind == "ApprovalDecided":
         call.state = body.get("to", call.state)
-    elif kind in ("ToolEffectReconciled", "RepairDecided"):
+    elif kind in ("ToolEffectReconciled", "RepairDecided", "ChildRunSettled"):
         call.state = body.get("to", call.state)
         call.absent_end = kind == "ToolEffectReconciled" and call.state == C.FAILED and call.proved_absent
         if "offset" not in body:  # a word on what a stopped run left says nothing of whether it happened
@@ -346,31 +373,5 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = _CALL_STATE.get(kind, call.state)
     if kind in ("ToolOutcomeMarkedUnknown", "RepairRequested"):
         call.doubt = True
-    elif kind in ("ToolResultRecorded", "ToolEffectReconciled", "RepairDecided", "ToolAttemptFailed"):
+    elif kind in _ENDS_DOUBT:
         call.doubt = call.doubt and call.state not in ENDED
-
-
-def told_names(told: dict[str, Any]) -> frozenset[str]:
-    """On behalf of whom somebody acts, as a request or a word tells; of many it tells only the first."""
-    names = told.get("on_behalf_of")
-    return frozenset(map(str, names[:_TOLD])) if isinstance(names, list) else frozenset()
-
-
-def body_of(event: EventRow) -> dict[str, Any]:
-    """The body, parsed; empty for one that is no JSON object (the chain's check names it)."""
-    try:
-        parsed = json.loads(event.body)
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def moment(text: object) -> datetime | None:
-    """The instant that a body tells; None for what is none, or has no zone."""
-    if not isinstance(text, str):
-        return None
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return found if found.tzinfo is not None else None

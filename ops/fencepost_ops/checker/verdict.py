@@ -12,15 +12,17 @@ import psycopg
 from fencepost.states import RunStatus
 from fencepost_ops.checker import chain, dispatches, effects, openings, spending, wire
 from fencepost_ops.checker.allowances import Counters
+from fencepost_ops.checker.bodies import body_of
 from fencepost_ops.checker.books import BookReader, Books, read_books
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables, snapshot
+from fencepost_ops.checker.families import Families
 from fencepost_ops.checker.keys import keys
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
 from fencepost_ops.checker.replayed import replay_faults
 from fencepost_ops.checker.report import Findings, Report, Totals
 from fencepost_ops.checker.rules import attempts, rules_for
 from fencepost_ops.checker.standing import Standings
-from fencepost_ops.checker.story import RunStory, body_of
+from fencepost_ops.checker.story import RunStory
 from fencepost_ops.checker.terms import Terms
 
 TOLERANCE: Final = timedelta(seconds=1)
@@ -49,6 +51,7 @@ def check(
         tables = taken.tables()
         seen = _Seen(tables, known, Standings.of(tables.changes, tolerance))
         _histories(findings, taken, seen)
+    seen.families.judge(findings, tables)
     findings.broken("I13", seen.counters.broken(tables))
     findings.looked("I13", seen.counters.count)
     if seen.counters.count and not tables.whole:
@@ -81,6 +84,7 @@ class _Seen:
         self.terms = terms
         self.standings = standings
         self.counters = Counters()
+        self.families = Families()
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
         self.absent: set[UUID] = set()
@@ -99,6 +103,7 @@ class _Seen:
             if call.absent_end:
                 self.absent.add(call.id)
             self.started += started(key, call)
+        self.families.keep(key, story)
 
 
 def _histories(findings: Findings, taken: Snapshot, seen: _Seen) -> None:

@@ -117,7 +117,7 @@ def _settle(fold: Fold, call: Call, tool: Tool, child: Child) -> None:
         body[UNTRUSTED] = True
     if run.status == R.STOPPED and not run.effects:
         why = f"its run stopped: {run.stop_reason}" + (f": {run.stop_detail}" if run.stop_detail else "")
-        fold.emit(E.CHILD_RUN_SETTLED, body | {"to": C.FAILED, "message": why}, call=call.id)
+        _heard(fold, call, body | {"to": C.FAILED, "message": why})
         return
     if _stopped_before(fold, call):
         # After its end a run does nothing by itself: a person says that it happened, and it is offset.
@@ -130,7 +130,11 @@ def _settle(fold: Fold, call: Call, tool: Tool, child: Child) -> None:
         report = _report(child)
         fold.kept.append(report)
         said = {"receipt": str(run.id), "result": report.digest, "preview": report.preview}
-    fold.emit(E.CHILD_RUN_SETTLED, body | {"to": C.SUCCEEDED} | said, call=call.id)
+    _heard(fold, call, body | {"to": C.SUCCEEDED} | said)
+
+
+def _heard(fold: Fold, call: Call, body: dict[str, Any]) -> None:
+    fold.emit(E.CHILD_RUN_SETTLED, body, call=call.id, attempt=call.attempts)
 
 
 def _stopped_before(fold: Fold, call: Call) -> bool:
