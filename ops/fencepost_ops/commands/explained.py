@@ -352,4 +352,16 @@ _OF_CALL: Final[Mapping[str, Telling]] = {
         f"Something sent it again behind our back: {data['requests']} requests."
     ),
     E.CALL_CANCELLED: lambda _, data: f"It was cancelled before it was sent: {_said(data['reason'])}.",
+    E.CHILD_RUN_STARTED: lambda _, data: (
+        f"It started run {data['child']} of planner {data['planner']} v{data['version']}, which may take"
+        f" until {data['deadline']}."
+    ),
+    E.CHILD_RUN_SETTLED: lambda _, data: (
+        f"Its run {data['child']} is {data['status']}: that settled it as {data['to']}."
+    ),
+    E.CALL_DETACHED: lambda _, data: (
+        f"The run goes on without it: {_said(data['reason'])}"
+        + ("; its own run is told to stop." if data["stop"] else ".")
+    ),
+    E.CALL_AWAITED: lambda _event, _data: "The run waits for it after all: it is done once nothing is open.",
 }

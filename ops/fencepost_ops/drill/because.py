@@ -145,6 +145,10 @@ _SAYINGS: Final[Mapping[str, Callable[[Noted, Mapping[str, Any]], str]]] = {
     E.EVIDENCE_FILED: _filed,
     E.HIDDEN_RETRY_SEEN: lambda e, _d: f"attempt {e.attempt} was put on the wire more than once",
     E.CALL_CANCELLED: lambda _e, _d: "it was cancelled before it was ever sent",
+    E.CHILD_RUN_STARTED: lambda _e, d: f"it started a run of {d['planner']}, in the same change",
+    E.CHILD_RUN_SETTLED: lambda _e, d: f"its run is {d['status']}, which settled it as {d['to']}",
+    E.CALL_DETACHED: lambda _e, d: f"its run went on without it: {d['reason']}",
+    E.CALL_AWAITED: lambda _e, _d: "its run waits for it after all",
 }
 
 _PLAIN: Final = frozenset({E.TOOL_PROPOSAL_RECORDED, E.ARGUMENTS_CANONICALIZED, E.AUTHORIZATION_ALLOWED})
@@ -185,6 +189,10 @@ _HOLDS: Final[Mapping[str, str]] = {
     E.COMPENSATION_REQUESTED: "which effects are to be offset",
     E.COMPENSATION_DEFERRED: "which effects are to be offset",
     E.EVIDENCE_FILED: "an answer that came after its term",
+    E.CHILD_RUN_STARTED: "the run it started, and what that may use",
+    E.CHILD_RUN_SETTLED: "what became of the run it had started",
+    E.CALL_DETACHED: "that its run went on without it",
+    E.CALL_AWAITED: "that its run waits for it",
 }
 
 
