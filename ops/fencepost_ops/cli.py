@@ -41,6 +41,8 @@ COMMANDS: Final = {
     "deny": "fencepost_ops.commands.approvals:deny",
     "explain": "fencepost_ops.commands.explain:explain",
     "result": "fencepost_ops.commands.result:result",
+    "memory": "fencepost_ops.commands.memory:memory",
+    "grounding": "fencepost_ops.commands.memory:grounding",
     "stats": "fencepost_ops.commands.stats:stats",
     "audit": "fencepost_ops.commands.audit:audit",
     "intake": "fencepost_ops.commands.intake:intake",
@@ -66,7 +68,17 @@ COMMANDS: Final = {
 
 SECTIONS: Final = {
     "Run a fleet": ("up", "api", "migrate", "logins", "doctor"),
-    "Send runs and follow them": ("enqueue", "runs", "show", "result", "watch", "cancel", "tools"),
+    "Send runs and follow them": (
+        "enqueue",
+        "runs",
+        "show",
+        "result",
+        "grounding",
+        "watch",
+        "cancel",
+        "tools",
+        "memory",
+    ),
     "Approve": ("approvals", "approve", "deny", "explain"),
     "Operate": ("workers", "outbox", "intake", "unresolved", "blocked", "repair", "recover", "stats"),
     "Say who may": (

@@ -26,6 +26,7 @@ from tests.integration.memory_shop import (
     remembering_app,
     step,
 )
+from tests.integration.shell import Shell
 from tests.integration.step_shop import opened
 
 HOUR = timedelta(hours=1)
@@ -223,10 +224,10 @@ def test_memory_does_not_launder_what_nobody_vouches_for(memories: Memories) -> 
 
 
 def test_a_planner_sees_per_read_whether_anybody_vouches(memories: Memories) -> None:
-    memories.send([write("told", "by a page", 0)], tainted=True)
+    memories.send([write("heard", "by a page", 0)], tainted=True)
     memories.send([write("fine", "by us", 0)])
     memories.settle()
-    run = memories.send([read("told", label="r1"), read("fine", label="r2")])
+    run = memories.send([read("heard", label="r1"), read("fine", label="r2")])
     memories.settle()
     with memories.shop.worker.pool.reading() as connection:
         calls = reads.context_calls(connection, [("t", run, 0)])["t", run]
@@ -331,3 +332,21 @@ def test_what_a_read_gave_is_a_ground_too(memories: Memories) -> None:
     run = memories.send([write("ground", "v", 0)], [read("ground"), read("nothing", label="n")])
     memories.settle()
     assert grounds(memories, run) == [("notes", "ground", "1", False)]
+
+
+def test_which_documents_grounded_a_run_is_one_command(memories: Memories, no_settings: None) -> None:
+    memories.library.documents = [document("handbook", HOUR, "r7")]
+    run = memories.send([write("told", "v", 0)], [read("told"), step("docs.search", "s", query="q")])
+    silent = memories.send([write("silent", "v", 0)])
+    memories.settle()
+    typed = Shell(memories.shop.database, {"COLUMNS": "240"})
+    rows = sorted(
+        line.split()[:5] for line in typed.ok("grounding", str(run), role="reader").splitlines()[1:]
+    )
+    assert rows == [
+        ["2", "docs.search", "docs", "handbook", "r7"],
+        ["2", "notes.read", "notes", "told", "1"],
+    ]
+    said = typed.json("grounding", str(run), role="reader")
+    assert {one["source"]: one["stale"] for one in said["grounds"]} == {"docs": False, "notes": False}
+    assert "rests on no document" in typed.ok("grounding", str(silent))

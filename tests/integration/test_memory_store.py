@@ -17,6 +17,7 @@ from fencepost.memory_port import Change, Erased, MemoryStore, Slot, WriteAnswer
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
 from tests.integration.conftest import copied
+from tests.integration.shell import Shell
 
 
 @pytest.fixture(scope="module")
@@ -159,3 +160,38 @@ def test_while_a_write_is_under_way_an_absence_proves_nothing(place: LedgerDatab
             store.written(slot("held"), "op-held")
         writing.commit()
     assert store.written(slot("held"), "op-held") == 1
+
+
+# -- what people type --
+
+
+@pytest.fixture
+def typed(place: LedgerDatabase, no_settings: None) -> Shell:
+    return Shell(place, {"COLUMNS": "240"})
+
+
+def test_keys_and_versions_are_listed_shown_and_erased(typed: Shell, pool: Pool) -> None:
+    store, where = PostgresMemory(pool), Slot("people", "notes", "plan")
+    store.write(where, Change(0, '{"a":"\u200bhidden"}'), writer(untrusted=True))
+    store.write(where, Change(1, '"next"'), writer())
+    store.write(where, Change(2, restores=0), writer())
+    store.write(Slot("people", "notes", "other"), Change(0, "1"), writer())
+    of = ("--tenant", "people")
+    assert typed.ok("memory", "list", "notes", *of).split() == ["KEY", "VERSION", "TAINT", "other", "1"]
+    assert typed.json("memory", "list", "notes", *of) == [{"key": "other", "version": 1, "untrusted": False}]
+    assert "remembers nothing" in typed.ok("memory", "list", "elsewhere", *of)
+    shown = typed.ok("memory", "show", "notes", "plan", *of)
+    assert [line.split()[:2] for line in shown.splitlines()[1:]] == [
+        ["3", "(nothing)"],
+        ["2", '"next"'],
+        ["1", r'{"a":"\u200bhidden"}'],
+    ]
+    assert "untrusted" in shown.splitlines()[3]
+    asked = ("erase", "notes", "plan", *of, "--to", "2", "--reason", "ann asked", "--by", "bob")
+    assert typed.ok("memory", *asked) == "erased 2 of plan: version 1, 2\n"
+    assert "(erased by bob: ann asked)" in typed.ok("memory", "show", "notes", "plan", *of)
+    assert "not erased already" in typed.refused(1, "memory", *asked)
+    assert "use the DSN of another role" in typed.refused(2, "memory", *asked, role="reader")
+    assert typed.refused(2, "memory", "show", "notes", "nothing", *of).startswith(
+        "tenant people has no nothing"
+    )
