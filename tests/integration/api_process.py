@@ -49,8 +49,8 @@ class Api:
         self.port = int(self.url.rpartition(":")[2])
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End it; its exit code."""
-        self.child.send_signal(number)
+        """End it, if it has not ended; its exit code."""
+        self.child.send_signal(number)  # nothing, to one that has
         out, err = self.child.communicate(timeout=60)
         self.log += out + err
         return self.child.returncode
@@ -67,7 +67,7 @@ def running(database: LedgerDatabase, **env: str) -> Iterator[Api]:
     try:
         yield api
     finally:
-        if api.child.poll() is None:
+        if api.child.stdout is not None and not api.child.stdout.closed:
             api.end()
 
 

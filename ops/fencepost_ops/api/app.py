@@ -314,7 +314,7 @@ def _as_problem(request: Request, error: Exception) -> Problem:
 def _methods(request: Request) -> set[str]:
     """What may be done at this path, by all routes that match it."""
     found: set[str] = set()
-    for route in request.app.router.routes:
+    for route in router.routes:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods or set()
     return found

@@ -23,6 +23,7 @@ T = TypeVar("T")
 NAME: Final = "fencepost api"
 WAITING: Final = 20
 """Pieces of work that may wait, for each that can be in hand; more is refused, not queued."""
+AWAY_S: Final = 1.0
 
 
 class Store:
@@ -37,6 +38,7 @@ class Store:
         # Once: whoever asked is told at once that another is at it, and asks again himself.
         self.client = Client(settings.dsn, settings.redis_url, pool_size=at_once // 2, tries=1)
         self._asked = 0
+        self._away_until: float | None = None
 
     async def read(self, question: Callable[[Connection], T]) -> T:
         """The answer to a question, each statement of which is a transaction of its own."""
@@ -51,13 +53,28 @@ class Store:
         if self._asked >= self._most:
             raise again("overloaded", "more requests wait than can be answered soon; ask again")
         loop = asyncio.get_running_loop()
+        self._look_first(loop.time())
         self._asked += 1  # until the work has ended, also where nobody waits for it any more
         future = self._threads.submit(work)
         future.add_done_callback(lambda _: soon(loop, self._done))
         try:
-            return await asyncio.wrap_future(future)
+            answer = await asyncio.wrap_future(future)
         except (FencepostError, psycopg.Error) as error:
-            raise self._problem(error) from error
+            problem = self._problem(error)
+            self._away_until = loop.time() + AWAY_S if problem.code == "unavailable" else None
+            raise problem from error
+        self._away_until = None
+        return answer
+
+    def _look_first(self, now: float) -> None:
+        """While Postgres is away one request a second looks whether it is back; the others are told at once,
+        instead of waiting for it one behind the other.
+        """
+        if self._away_until is None:
+            return
+        if now < self._away_until:
+            raise unavailable()
+        self._away_until = now + AWAY_S
 
     def _done(self) -> None:
         self._asked -= 1
@@ -82,6 +99,11 @@ def soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(call)
 
 
+def unavailable() -> Problem:
+    """What a request is told while Postgres is away."""
+    return again("unavailable", "the ledger cannot be reached; sending the same again is safe", 2)
+
+
 def problem(error: Exception) -> Problem:
     """One of our errors as the problem a producer is told. Whatever names a server or a login is not told."""
     if isinstance(error, Conflict):
@@ -95,7 +117,7 @@ def problem(error: Exception) -> Problem:
     if state == "FP422":
         return Problem("invalid_request", str(error))
     if isinstance(error, Unreachable):
-        return again("unavailable", "the ledger cannot be reached; sending the same again is safe", 2)
+        return unavailable()
     if isinstance(error, NotFound) and state == "FP404":
         return Problem("not_found", str(error))
     if type(error) is UsageError and error.__cause__ is None:  # it was refused before anything was asked
