@@ -30,6 +30,7 @@ from fencepost_ops.sandbox.provider_faults import Facts, Fault, Rule, Rules, par
 from fencepost_ops.sandbox.provider_play import Left, Played, Player
 from fencepost_ops.sandbox.provider_replies import CONTEXT, Reply
 from fencepost_ops.sandbox.provider_scripts import Limits, Script, Unscripted
+from fencepost_ops.sandbox.provider_shipped import SHIPPED
 from fencepost_ops.sandbox.provider_transcript import (
     CHAT,
     MESSAGES,
@@ -62,7 +63,7 @@ class Provider:
         self.book = Ledger(folder)
         self._desk = desk
         self._posted: dict[str, Any] = dict(desk.store.setting("models") or {})
-        given = {**desk.store.settings.models, **self._posted}
+        given = {**SHIPPED, **desk.store.settings.models, **self._posted}
         self._scripts = {name: provider_scripts.parse(name, one) for name, one in given.items()}
         self._released = asyncio.Event()
         self._running: Counter[str] = Counter()
