@@ -102,7 +102,12 @@ def chat(calls: Made = (), text: str = "", stop: str = "tool_calls") -> list[Eve
 
 
 def heard(wire: Wire, events: Iterable[Mapping[str, Any]]) -> Answer:
-    collector = {Wire.RESPONSES: Responses, Wire.CHAT: Chat, Wire.MESSAGES: Messages}[wire]()
+    made: dict[Wire, type[Responses | Chat | Messages]] = {
+        Wire.RESPONSES: Responses,
+        Wire.CHAT: Chat,
+        Wire.MESSAGES: Messages,
+    }
+    collector = made[wire]()
     for event in events:
         collector.take(event)
     return settle(collector.facts)

@@ -229,6 +229,7 @@ STATUSES: list[tuple[int | None, Any, Ending, str]] = [
     (400, {"error": {"message": "prompt is too long: 9 > 8"}}, Ending.CONTEXT_EXCEEDED, "http_400"),
     (413, {"error": {"type": "request_too_large"}}, Ending.CONTEXT_EXCEEDED, "http_413"),
     (400, {"error": {"code": "content_filter"}}, Ending.CONTENT_FILTER, "http_400"),
+    (307, "", Ending.FAILED, "http_307"),
     (None, {"code": "bio_policy", "message": "no"}, Ending.CONTENT_FILTER, "http_400"),
     (200, {"type": "error", "error": {"type": "api_error"}}, Ending.FAILED, "http_500"),
     (None, {"code": "brand_new"}, Ending.FAILED, "http_500"),

@@ -82,13 +82,15 @@ Pairs = list[tuple[str, str, str, str]]
 def pairs(wire: Wire, told: Prompt) -> Pairs:
     """Every call with its result; fails where a provider would refuse the transcript."""
     body = json.loads(json.dumps(told.body))
+    given: dict[str, str]
     if wire is Wire.RESPONSES:
         called = [i for i in body["input"] if i.get("type") == "function_call"]
         given = {i["call_id"]: i["output"] for i in body["input"] if i.get("type") == "function_call_output"}
         ids = [(c["call_id"], c["name"], c["arguments"]) for c in called]
         assert sum(i.get("type") == "function_call_output" for i in body["input"]) == len(given) == len(ids)
     elif wire is Wire.CHAT:
-        ids, given = [], {}
+        ids = []
+        given = {}
         waiting: list[str] = []
         for message in body["messages"]:
             if message["role"] == "tool":
@@ -111,7 +113,8 @@ def _anthropic(messages: list[dict[str, Any]]) -> tuple[list[tuple[str, str, str
     assert [m["role"] for m in messages] == ["user", "assistant"] * (len(messages) // 2) + ["user"] * (
         len(messages) % 2
     )
-    ids, given = [], {}
+    ids: list[tuple[str, str, str]] = []
+    given: dict[str, str] = {}
     for said, answer in zip(messages[1::2], [*messages[2::2], {"content": []}], strict=False):
         called = [b for b in said["content"] if b["type"] == "tool_use"]
         results = [b for b in answer["content"] if b["type"] == "tool_result"]

@@ -52,6 +52,8 @@ class Planner(Role):
         self._calls = Contexts()
         self._planners: dict[tuple[str, int], models.Planner | models.AgentPlanner] = {}
         self._lock = threading.Lock()
+        if asked := worker.app.models.values():
+            models.prepare(model.wire for model in asked)
 
     def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
         """One answer of the planner and its grace."""

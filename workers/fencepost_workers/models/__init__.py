@@ -10,7 +10,7 @@ from fencepost.errors import UsageError
 from fencepost.planners import PlannerSpec
 from fencepost.tools import Context, Turn
 from fencepost_workers.models.agent import AgentPlanner, Asking, ModelTurn, NoTurn
-from fencepost_workers.models.providers import Providers
+from fencepost_workers.models.providers import Providers, prepare
 from fencepost_workers.models.scripted import ScriptedPlanner
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "Providers",
     "ScriptedPlanner",
     "planner_for",
+    "prepare",
 ]
 
 

@@ -44,7 +44,7 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     said = word(inner.get("message")) or message
     found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), None)
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
-    number = found if status is None or status < 400 else status
+    number = found if status is None or status < 300 else status
     why = sanitize(f"{next(filter(None, names), 'error')}: {said}", WHY_CHARS)
     return _kind(number, names, said), f"http_{number}", why
 

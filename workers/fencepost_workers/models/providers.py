@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -44,11 +44,12 @@ _COLLECTORS: Final[Mapping[Wire, type[Responses | Chat | Messages]]] = {
     Wire.CHAT: Chat,
     Wire.MESSAGES: Messages,
 }
-_SDKS: Final[Mapping[Wire, str]] = {
-    Wire.RESPONSES: "openai",
-    Wire.CHAT: "openai",
-    Wire.MESSAGES: "anthropic",
+_SDKS: Final[Mapping[Wire, tuple[str, str]]] = {
+    Wire.RESPONSES: ("openai", "openai.resources.responses"),
+    Wire.CHAT: ("openai", "openai.resources.chat"),
+    Wire.MESSAGES: ("anthropic", "anthropic.resources.messages"),
 }
+"""The SDK of a wire, which is also the extra that installs it, and the part of it that is used."""
 _REQUEST_IDS: Final = ("x-request-id", "request-id")
 
 
@@ -147,13 +148,7 @@ class _Begun:
 def _made(
     wire: Wire, made_with: tuple[str, str, tuple[tuple[str, str], ...]], credentials: Credentials
 ) -> _Client:
-    extra = _SDKS[wire]
-    try:
-        sdk = import_module(extra)
-    except ImportError:
-        raise UsageError(
-            f"models by the wire {wire} need the extra {extra}: pip install 'fencepost[{extra}]'"
-        ) from None
+    sdk = _sdk(wire)
     url, secret, headers = made_with
     options: dict[str, Any] = {
         "api_key": secret or "none",
@@ -168,6 +163,27 @@ def _made(
     else:
         client = sdk.AsyncOpenAI(**options)
     return _Client(made_with, client, (sdk.APIError, httpx2.HTTPError), credentials)
+
+
+def _sdk(wire: Wire) -> Any:
+    name, part = _SDKS[wire]
+    try:
+        import_module(part)
+        return import_module(name)
+    except ImportError:
+        raise UsageError(
+            f"models by the wire {wire} need the extra {name}: pip install 'fencepost[{name}]'"
+        ) from None
+
+
+def prepare(wires: Iterable[Wire]) -> None:
+    """Read the SDKs of these wires now: that takes a second or more, in which an event loop would stand
+    still. One that is missing is told of when it is used.
+    """
+    for wire in sorted(set(wires)):
+        with suppress(UsageError):
+            _sdk(wire)
+    _trusted()
 
 
 def _http() -> httpx2.AsyncClient:
