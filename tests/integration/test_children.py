@@ -17,6 +17,7 @@ from fencepost.joins import ALL, Join
 from fencepost.outcomes import Refused
 from tests.integration.ledger_app import SECOND
 from tests.integration.ledger_bench import Bench
+from tests.integration.shell import Shell
 
 SMALL = Budget(turns=4, calls=4, attempts=8, depth=0, children=0)
 NESTED = Budget(turns=8, calls=8, attempts=16, depth=1, children=1)
@@ -296,3 +297,27 @@ def test_a_join_until_an_instant_goes_on_with_what_there_is(family: Bench) -> No
     family.finish(children[2])
     assert heard(family, run, calls[2]) == c.Done("SUCCEEDED")
     assert (family.run(run).open, family.run(run).detached) == (0, 0)
+
+
+def test_people_see_who_started_whom_and_how_long_each_took(family: Bench, no_settings: None) -> None:
+    run, calls, children = fan(family, 3, tool="wallet.deep")
+    (inner,) = family.plan(children[0], ("wallet.ask", {"topic": family.order()}))
+    grandchild = begin(family, children[0], inner)
+    for n in (1, 2):
+        family.finish(children[n])
+        heard(family, run, calls[n])
+    shell = Shell(family.database, {"COLUMNS": "240"})
+    tree = shell.json("show", str(grandchild), "--tree")
+    assert [one["run_id"] for one in tree] == [
+        str(one) for one in (run, children[0], grandchild, *children[1:])
+    ]
+    assert [one["depth"] for one in tree] == [0, 1, 2, 1, 1]
+    told = shell.ok("show", str(run))
+    assert "of 4 runs below it 2 have ended: p50" in told
+    assert f"    {grandchild}" in told
+    assert f"of run {run} · depth 1" in shell.ok("show", str(children[0]))
+    listed = shell.ok("runs", "--tree").splitlines()
+    place = [
+        next(n for n, line in enumerate(listed) if str(one) in line) for one in (run, *children, grandchild)
+    ]
+    assert place[0] < place[1] < place[4] < place[2] < place[3]

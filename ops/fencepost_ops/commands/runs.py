@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from uuid import UUID
 
 import click
 
 from fencepost.errors import NotFound
-from fencepost.ledger import epochs, find, listings
+from fencepost.ledger import epochs, find, listings, trees
 from fencepost.ledger.blocked import Blocked
 from fencepost.states import RunStatus
-from fencepost_ops.commands import timeline
+from fencepost_ops.commands import families, timeline
 from fencepost_ops.commands.blocked import WAY_OUT, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
@@ -37,11 +37,18 @@ from fencepost_ops.commands.session import (
 @tenant_option
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at most.")
 @click.option("--stuck", is_flag=True, help="Only those that wait for a person, or for a step nobody takes.")
+@click.option("--tree", is_flag=True, help="Each below the run that started it.")
 @dsn_option
 @json_option
 @pass_session
 def runs(
-    session: Session, status: tuple[str, ...], tenant: str | None, limit: int, stuck: bool, as_json: bool
+    session: Session,
+    status: tuple[str, ...],
+    tenant: str | None,
+    limit: int,
+    stuck: bool,
+    tree: bool,
+    as_json: bool,
 ) -> None:
     """List runs, the newest first."""
     with session.connection() as connection:
@@ -51,6 +58,8 @@ def runs(
         missing = by_run(connection, session.settings("dsn"))
     if epoch is not None:
         click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
+    if tree:
+        found = _below_each_other(found)
     if as_json:
         reasons = {run: step.reason for run, step in missing.items()}
         print_json([asdict(info) | {"blocked_on": reasons.get(info.run_id)} for info in found])
@@ -69,7 +78,7 @@ def runs(
     ]
     rows = [
         (
-            info.run_id,
+            "  " * info.depth + str(info.run_id) if tree else info.run_id,
             info.run_key,
             _standing(info, missing),
             _why(info, missing),
@@ -87,6 +96,23 @@ def runs(
         click.echo(f"these are the newest {limit}; --limit shows more")
 
 
+def _below_each_other(found: Sequence[listings.RunInfo]) -> list[listings.RunInfo]:
+    """Each run after the one that started it, as far as that is listed; else where it stood."""
+    listed = {info.run_id for info in found}
+    placed: list[listings.RunInfo] = []
+
+    def place(info: listings.RunInfo) -> None:
+        placed.append(info)
+        for below in reversed(found):  # the oldest first, as they were started
+            if below.parent == info.run_id:
+                place(below)
+
+    for info in found:
+        if info.parent not in listed:
+            place(info)
+    return placed
+
+
 def _standing(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> object:
     blocked = info.blocked or info.run_id in missing
     return shown(f"BLOCKED ({info.status})", "bold red") if blocked else info.status
@@ -102,10 +128,11 @@ def _why(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> str | None:
 @click.argument("run")
 @tenant_option
 @click.option("--events", is_flag=True, help="With the body of every event.")
+@click.option("--tree", is_flag=True, help="Only the runs above and below it, and how long each took.")
 @dsn_option
 @json_option
 @pass_session
-def show(session: Session, run: str, tenant: str | None, events: bool, as_json: bool) -> None:
+def show(session: Session, run: str, tenant: str | None, events: bool, tree: bool, as_json: bool) -> None:
     """Show one run and what happens next.
 
     Its timeline with attempts, terms, workers and receipts, then its calls. RUN is a run's id, the unique
@@ -114,9 +141,14 @@ def show(session: Session, run: str, tenant: str | None, events: bool, as_json: 
     with session.connection() as connection:
         owner, run_id = find.find_run(connection, run, tenant)
         history = listings.history(connection, owner, run_id)
+        root = history.run.root or run_id if tree and history is not None else run_id
+        below = trees.tree(connection, owner, root) if history is not None else []
         step = by_run(connection, session.settings("dsn")).get(run_id)
     if history is None:
         raise NotFound(f"there is no run {run}")
+    if tree:
+        _tree(below, as_json=as_json)
+        return
     if as_json:
         print_json(history)
         return
@@ -124,6 +156,8 @@ def show(session: Session, run: str, tenant: str | None, events: bool, as_json: 
         click.echo(line)
     if step is not None:
         click.echo(f"blocked: {step.reason}; {WAY_OUT}")
+    if (slow := families.latency(below)) is not None:
+        click.echo(slow)
     click.echo()
     print_table(
         timeline.EVENT_COLUMNS, timeline.event_rows(history, bodies=events), empty="nothing has happened yet"
@@ -131,5 +165,17 @@ def show(session: Session, run: str, tenant: str | None, events: bool, as_json: 
     click.echo()
     print_table(timeline.CALL_COLUMNS, timeline.call_rows(history), empty="no calls")
     click.echo()
+    if len(below) > 1:
+        print_table(families.COLUMNS, families.rows(below), empty="no runs")
+        click.echo()
     for line in timeline.following(history):
         click.echo(line)
+
+
+def _tree(members: Sequence[trees.Member], *, as_json: bool) -> None:
+    if as_json:
+        print_json(families.as_json(members))
+        return
+    print_table(families.COLUMNS, families.rows(members), empty="no runs")
+    if (slow := families.latency(members)) is not None:
+        click.echo(slow)

@@ -45,6 +45,8 @@ def header(history: History) -> Iterator[str]:
     yield f"run {run.id}  {run.status}{stopped}{waits}"
     yield f"key {cut(run.run_key)} · tenant {cut(run.tenant)} · principal {cut(run.principal)}"
     yield f"planner {cut(run.planner)} v{run.planner_version} · on stop: {run.on_stop}"
+    if run.parent is not None:
+        yield f"started by call {run.parent_call} of run {run.parent} · depth {run.depth} · root {run.root}"
     deadline = "" if run.status in RUN_ENDS else f" ({when(run.deadline, history.now)})"
     age = spoken(history.now - run.created_at)
     yield f"created {rfc3339(run.created_at)} ({age} ago) · deadline {rfc3339(run.deadline)}{deadline}"

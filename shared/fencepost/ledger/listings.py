@@ -25,7 +25,7 @@ OVERDUE: Final = timedelta(minutes=1)
 _RUN_INFO: Final = """
 r.id, r.tenant, r.run_key, r.planner, r.planner_version, r.principal, r.status, r.stop_reason, r.stop_detail,
 r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.created_at, r.deadline, r.preview,
-r.awaiting
+r.awaiting, r.parent, r.depth
 """
 _STUCK: Final = """
 (r.repairs > 0 OR r.awaiting > 0
@@ -87,6 +87,7 @@ class RunInfo:
     `open` calls have not ended; of them `unsettled` are being sent or unknown, `repairs` wait for a person
     to settle them, `awaiting` for one to approve them.
     `effects` are its own committed effects that were not offset; `preview` is the result, cut short.
+    `parent` has started it, `depth` levels below a run that nobody has.
     """
 
     run_id: UUID
@@ -109,6 +110,8 @@ class RunInfo:
     deadline: datetime
     preview: str | None
     awaiting: int = 0
+    parent: UUID | None = None
+    depth: int = 0
 
     @property
     def ended(self) -> bool:
