@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import datetime
+from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import httpcore2
@@ -64,14 +66,16 @@ _LOCAL: Final = {-32000: "connection_lost", -32001: "timeout"}
 def needed(dependencies: Iterable[DependencySpec]) -> None:
     """UsageError where one of them is an MCP server and the SDK is not installed."""
     asking = sorted(spec.name for spec in dependencies if spec.mcp is not None)
-    if not asking:
-        return
-    try:
-        import mcp  # noqa: F401 - only whether it is there
-    except ImportError as error:
+    if asking and find_spec("mcp") is None:
         raise UsageError(
             f"dependency {asking[0]} is an MCP server, which needs its SDK: pip install 'fencepost[mcp]'"
-        ) from error
+        )
+
+
+def load() -> None:
+    """Import the SDK, which takes a second: in a thread, at the first call."""
+    for name in ("mcp", "mcp.client.streamable_http"):
+        import_module(name)
 
 
 def told(spec: DependencySpec) -> tuple[str, ...]:
@@ -160,6 +164,8 @@ class McpEngine:
     ) -> Sent:
         seconds, said = wire.until - boottime(), ""
         try:
+            async with asyncio.timeout(seconds):
+                await asyncio.to_thread(load)
             async with self._reached(spec, allowed, headers, wire) as (transport, process):
                 job = asyncio.ensure_future(_session(spec, transport, made))
                 try:

@@ -1,0 +1,29 @@
+"""A worker is killed after the effect of an MCP server's tool: it is looked up, and there is one effect."""
+
+import json
+from pathlib import Path
+
+from fencepost_ops.sandbox.mcp_server import FAULTS, McpBook
+from tests.acceptance.mcp_tools import FOLDER
+from tests.acceptance.stage import Stage, step
+from tests.awaiting import until
+
+
+def test_a_killed_worker_leaves_one_effect_which_is_looked_up(stage: Stage) -> None:
+    folder = stage.folder / FOLDER
+    folder.mkdir(exist_ok=True)
+    (folder / FAULTS).write_text(json.dumps({"write_note": {"do": "slow_after:600", "times": 1}}))
+    book = McpBook(folder)
+    run = stage.send([step("diary.write", "note", ref="r-1", text="hello")])
+    until("the note is written", lambda: book.lines("effect"), 30)
+    (called,) = book.lines("call")
+    stage.kill_holder(run, "note")
+    assert stage.ended(run) == ["COMPLETED"]
+    call = stage.calls(run)["note"]
+    assert (call.state, call.attempts, call.receipt) == ("SUCCEEDED", 1, "note_1")
+    (effect,) = book.lines("effect")
+    assert effect["key"] == call.operation
+    assert [line["name"] for line in book.lines("call")] == ["write_note", "find_note"]
+    assert called["meta"]["dev.fencepost/call"] == str(call.id)
+    assert stage.events(run, "ToolEffectReconciled")
+    until("the server has ended with its worker", lambda: not Path(f"/proc/{called['pid']}").exists(), 30)
