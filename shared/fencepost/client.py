@@ -24,12 +24,12 @@ import psycopg
 from fencepost.budgets import Budget
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
-from fencepost.errors import Conflict, FencepostError, NotFound, Unreachable, UsageError
+from fencepost.errors import Conflict, NotFound, Unreachable, UsageError
 from fencepost.ledger import listings
-from fencepost.ledger.approvals import Waiting, waiting
 from fencepost.ledger.connect import Connection, Pool
 from fencepost.ledger.explain import TRY_AGAIN_STATES, explained
 from fencepost.ledger.listings import RunInfo
+from fencepost.persons import Persons, as_id
 from fencepost.runrequest import RunRequest
 from fencepost.settings import load_settings, redact
 from fencepost.testing import fault
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from fencepost.app import App
     from fencepost.doorbell import Doorbell
     from fencepost.ledger.signals import Sent
-    from fencepost.office import Office, Repair, Repaired
+    from fencepost.office import Office
 
 BATCH: Final = 500
 """Runs per statement and transaction at most."""
@@ -69,7 +69,7 @@ class Enqueued:
     created: bool
 
 
-class Client:
+class Client(Persons):
     """A connection to the ledger, opened when it is needed. Close it, or use it as a context manager.
 
     `dsn` defaults to FENCEPOST_DSN; a producer's login is enough to enqueue and look, `cancel`, `repair`,
@@ -151,14 +151,14 @@ class Client:
 
     def run(self, run_id: UUID | str) -> RunInfo:
         """Where the run stands. NotFound if there is none."""
-        return self._runs([_as_id(run_id)])[0]
+        return self._runs([as_id(run_id)])[0]
 
     def wait(self, run_ids: Iterable[UUID | str], timeout: timedelta) -> list[RunInfo]:
         """Wait until all these runs have ended; where they ended, in order.
 
         TimeoutError if one has not in time; one that waits for a person does not. NotFound for an unknown id.
         """
-        wanted = [_as_id(run_id) for run_id in run_ids]
+        wanted = [as_id(run_id) for run_id in run_ids]
         ended: dict[UUID, RunInfo] = {}
         end, pause = time.monotonic() + timeout.total_seconds(), _FIRST_LOOK_S
         missing = list(dict.fromkeys(wanted))
@@ -174,18 +174,6 @@ class Client:
                 pause = min(2 * pause, _LOOK_EVERY_S)
         return [ended[run_id] for run_id in wanted]
 
-    def cancel(self, run_id: UUID | str, by: str, reason: str) -> RunInfo:
-        """Stop a run, with an operator's login; where it stands then. FencepostError if it has ended already.
-
-        Nothing unsent is sent, what is in flight settles first; its effects are offset if it asks for that.
-        """
-        info = self.run(run_id)
-        stopped = self._office.cancel(info.tenant, info.run_id, by, reason)
-        info = self.run(info.run_id)
-        if not stopped:
-            raise FencepostError(f"run {info.run_id} has ended {info.status}: there is nothing to cancel")
-        return info
-
     def signal(self, run_id: UUID | str, name: str, body: Any, *, key: str, sender: str) -> Sent:
         """Send a durable message to a run, which its planner sees at its next turn; returned means committed.
 
@@ -199,69 +187,6 @@ class Client:
             sent = send(connection, info.tenant, info.run_id, key=key, name=name, body=body, sender=sender)
         self._ring()
         return sent
-
-    def approvals(
-        self, *, tenant: str | None = None, run: UUID | str | None = None, limit: int = 100
-    ) -> list[Waiting]:
-        """The calls that wait for an approval, what expires first in front; takes a reader's login."""
-        run_id = None if run is None else _as_id(run)
-        with self._connection() as connection:
-            return waiting(connection, tenant=tenant, run=run_id, limit=limit)
-
-    def approve(self, call_id: UUID | str, by: str, reason: str, *, seen: int | None = None) -> str:
-        """Approve exactly what was asked about this call; the state it is in then, and nobody need wait.
-
-        INTENT_RECORDED: it is due now, and its claim judges everything again; AWAITING_APPROVAL: another
-        person has to approve it as well, under another login. `by` is a principal of the tenant; `seen` the
-        call's version this was decided on, and refuses it if the call has changed since. The same word again
-        changes nothing. FencepostError, saying why, where that is refused; an operator's login.
-        """
-        return self._office.decide(_as_id(call_id), by, reason, approve=True, seen=seen)
-
-    def deny(self, call_id: UUID | str, by: str, reason: str, *, seen: int | None = None) -> str:
-        """Deny what was asked about this call, for good: it is REJECTED, and its planner told so.
-
-        As `approve`; one person's denial is enough, and stops a run that requires the call.
-        """
-        return self._office.decide(_as_id(call_id), by, reason, approve=False, seen=seen)
-
-    def repair(
-        self,
-        call_id: UUID | str,
-        decision: str,
-        by: str,
-        reason: str,
-        receipt: str | None = None,
-        *,
-        seen: int | None = None,
-    ) -> str:
-        """Settle a call that waits for a person; the state it is in then.
-
-        `decision` is SUCCEEDED (with the receipt that shows it), FAILED, UNKNOWN (ask again) or
-        ACCEPTED_UNKNOWN; COMPENSATE is SUCCEEDED, and has the effect offset even if its run goes on (it is
-        stopped) or was to leave its effects; of an effect that a stopped run did not offset, OFFSET (its
-        compensation is made once more, under its own key) or LEAVE (it stays, and is not told as unresolved
-        any more). `seen` is the call's version it was made on, and refuses it if the call has changed since.
-        FencepostError, saying why, if that cannot be decided now, filed evidence against it included; an
-        operator's login.
-
-        Under FENCEPOST_REPAIR_BY_TWO, or the rule of the ledger's owner, the call stays NEEDS_REPAIR: the
-        decision is asked for, and CONFIRM by another person under another login decides it. OFFSET and LEAVE,
-        on an effect that is known, take one person all the same.
-        """
-        from fencepost.office import Repair, decided
-
-        made = Repair(_as_id(call_id), decision, by, reason, receipt, seen)
-        (outcome,) = self._office.repair([made])
-        return decided(outcome)
-
-    def repair_many(self, repairs: Iterable[Repair]) -> Iterator[Repaired]:
-        """Decide each of these, in transactions of at most 100; an outcome for each, in order.
-
-        A refusal is that call's outcome and costs the others nothing. `Unreachable` leaves those whose
-        outcomes were yielded decided; the same again, on the versions that were seen, is safe.
-        """
-        return self._office.repair(repairs)
 
     def close(self) -> None:
         """Let go of Postgres and Redis; the last ring of the doorbell is still sent."""
@@ -376,13 +301,6 @@ def _batches(requests: Iterable[RunRequest]) -> Iterator[list[RunRequest]]:
         size += len(request.input_text)
     if batch:
         yield batch
-
-
-def _as_id(value: UUID | str) -> UUID:
-    try:
-        return value if isinstance(value, UUID) else UUID(value)
-    except ValueError:
-        raise UsageError(f"{sanitize(value, 60)} is no id of a run or call") from None
 
 
 def _unended(found: Sequence[RunInfo]) -> str:

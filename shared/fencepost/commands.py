@@ -3,7 +3,8 @@
 Every command concerns one run (and at most the calls of that run). `id` is the id of the first event it will
 write and makes it idempotent: applied again after a lost COMMIT reply it returns its first outcome. `rand` is
 in [0, 1) and feeds jitter. Commands of a worker present a `Term`; commands of an office (`RequestCancel`,
-`DecideApproval`, `DecideRepair`, `FileEvidence`, `Sweep`) present none and are judged by the row's version.
+`DecideApproval`, `DecideRepair`, `Repin`, `FileEvidence`, `Sweep`) present none and are judged by the row's
+version.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ __all__ = [
     "RecordPlanLost",
     "RecordTurn",
     "Refusal",
+    "Repin",
     "RequestCancel",
     "Restore",
     "Restored",
@@ -189,7 +191,7 @@ class RecordTurn(Command):
 
     `spent` is what a model used, None for a planner that is none; `said` is kept in the event beside it (the
     model, its request's id, the digest of what it was told); `markers` are the patches this turn met. `scope`
-    as of a claim. `join` is how long it waits for the runs it starts.
+    as of a claim. `join` is how long it waits for the runs it starts; `signals` how many it was told of.
     """
 
     term: Term
@@ -204,6 +206,7 @@ class RecordTurn(Command):
     markers: tuple[str, ...] = ()
     scope: str = ""
     join: Join = ALL
+    signals: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,6 +324,21 @@ class DecideApproval(Command):
 
     call: UUID
     approve: bool
+    by: str
+    login: str
+    reason: str
+    seen: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repin(Command):
+    """Office `repair`: a person has a run that goes on planned by another version of its planner.
+
+    Its calls stay what they are. `login` is the one of Postgres it is decided under; `seen` the version of
+    the planner it was decided on, and refuses it if that has changed since.
+    """
+
+    to: int
     by: str
     login: str
     reason: str

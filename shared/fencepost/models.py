@@ -156,7 +156,7 @@ class AgentSpec:
 
     models: tuple[ModelSpec, ...]
     instructions: str
-    tools: tuple[str, ...] = ("*",)
+    tools: Sequence[str] = ("*",)
     window: int = 32_000
     failures_each: int = 2
     join: Join | None = None
@@ -187,7 +187,7 @@ class ModelOptions(TypedDict, total=False):
 class AgentOptions(TypedDict, total=False):
     """What else an agent may say; meanings and defaults are those of `AgentSpec`."""
 
-    tools: tuple[str, ...]
+    tools: Sequence[str]
     window: int
     failures_each: int
     join: Join | None

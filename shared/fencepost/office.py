@@ -135,6 +135,23 @@ class Office:
             raise FencepostError(answer.why)
         return not isinstance(answer, commands.Gone)
 
+    def repin(self, tenant: str, run: UUID, to: int, by: str, reason: str, *, seen: int) -> str:
+        """Have another version of its planner plan a run; its status then. FencepostError: refused."""
+        by, reason = words("by", by), words("reason", reason)
+        try:
+            with self._pool.reading() as connection:
+                login, _ = _login(connection)
+        except psycopg.Error as error:
+            raise explained(error, self._dsn) from error
+        command = commands.Repin(
+            id=uuid7(), tenant=tenant, run=run, to=to, by=by, login=login, reason=reason, seen=seen
+        )
+        (answer,) = self.apply([command])
+        if isinstance(answer, commands.Done):
+            return answer.state
+        why = answer.why if isinstance(answer, commands.Denied | commands.Broken) else "it has ended"
+        raise FencepostError(f"run {run}: {why}")
+
     def decide(self, call: UUID, by: str, reason: str, *, approve: bool, seen: int | None = None) -> str:
         """Approve what was asked about a call, or deny it; the state it is in then.
 

@@ -223,7 +223,6 @@ def test_a_run_moves_only_with_an_event(target: Target) -> None:
         ("id", uuid7()),
         ("run_key", "x"),
         ("planner", "x"),
-        ("planner_version", 9),
         ("principal", "x"),
         ("request", '{"x": 1}'),
         ("on_stop", "leave"),

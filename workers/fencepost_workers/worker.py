@@ -250,7 +250,7 @@ def shares(dependencies: Iterable[DependencySpec], slots: int, *, beside: bool =
 class Pulses:
     """This process's pulse, and the next one when it ended or fell silent."""
 
-    def __init__(self, settings: Settings, role: str, ttl: timedelta, knows: str) -> None:
+    def __init__(self, settings: Settings, role: str, ttl: timedelta, knows: str | None = None) -> None:
         self._pulse = Pulse(
             settings.dsn,
             role,

@@ -113,6 +113,7 @@ _DETAILS: Final[Mapping[str, Saying]] = {
         + (f"; {data['objection']}" if data["objection"] else "")
     ),
     E.RUN_COMPLETED: lambda _, data: data["preview"] or "",
+    E.RUN_REPINNED: lambda _, data: f"version {data['from']} to {data['to']}: {data['reason']}",
     E.COMPENSATION_REQUESTED: lambda _, data: f"{data['effects']} effects to offset",
     E.RUN_STOPPED: _stopped,
     E.TOOL_PROPOSAL_RECORDED: _proposed,

@@ -176,6 +176,29 @@ def _repair_one(
 
 @click.command()
 @click.argument("run")
+@click.option("--to", type=click.IntRange(1), required=True, metavar="VERSION", help="Which one plans it.")
+@reason_option
+@by_option
+@tenant_option
+@dsn_option
+@redis_option
+@pass_session
+def repin(session: Session, run: str, to: int, reason: str, by: str, tenant: str | None) -> None:
+    """Have another version of its planner plan a run.
+
+    For a run whose version no worker knows any more (`fencepost blocked`), or whose planner is mended. RUN is
+    a run's id, the unique beginning of one, or a run key; it takes an operator's login. Its calls, budget and
+    deadline stay what they are; a model that is being asked is charged and its answer dropped.
+    """
+    with session.connection() as connection:
+        _, run_id = find.find_run(connection, run, tenant)
+    with session.client() as client:
+        info = client.repin(run_id, to, by, reason)
+    click.echo(f"run {info.run_id} is planned by {info.planner} version {info.planner_version} from now on")
+
+
+@click.command()
+@click.argument("run")
 @reason_option
 @by_option
 @tenant_option

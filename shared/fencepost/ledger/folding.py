@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from fencepost import commands as c
-from fencepost.decide import approvals, compensate, dispatch, offices, planning, reconcile, recover
+from fencepost.decide import approvals, compensate, dispatch, offices, planning, reconcile, recover, repinning
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
 from fencepost.events import Event, EventType, chain
@@ -42,6 +42,7 @@ _DECIDE: dict[type[c.Command], Decide] = {
     c.RequestCancel: offices.request_cancel,
     c.DecideApproval: approvals.decide_approval,
     c.DecideRepair: offices.decide_repair,
+    c.Repin: repinning.repin,
     c.FileEvidence: offices.file_evidence,
     c.Sweep: offices.sweep,
     c.Restore: recover.restore,
@@ -126,6 +127,7 @@ class Folding:
             standing=self.loaded.standing,
             counters=self.loaded.allowances,
             children=self.loaded.children,
+            signals=self.loaded.signals.get(key, 0),
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):

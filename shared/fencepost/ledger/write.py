@@ -103,12 +103,16 @@ _RUN_FIXED = [
     "id",
     "run_key",
     "planner",
-    "planner_version",
     "principal",
     "request",
     "on_stop",
     "created_at",
     "deadline",
+    "root",
+    "parent",
+    "parent_call",
+    "depth",
+    "traceparent",
 ]
 _CALL_FIXED = [
     "tenant",

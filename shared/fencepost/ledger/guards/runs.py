@@ -10,11 +10,11 @@ _OF_MODELS = words(
 )
 
 _UNCHANGING = f"""
-        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
+        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.principal, NEW.request,
             NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
             NEW.traceparent)
            IS DISTINCT FROM
-           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
+           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.principal, OLD.request,
             OLD.on_stop, OLD.created_at, OLD.deadline, OLD.root, OLD.parent, OLD.parent_call, OLD.depth,
             OLD.traceparent) THEN
             RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
@@ -33,6 +33,14 @@ _UNCHANGING = f"""
         END IF;
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        -- Another version of its planner is a person's word, and comes with the event that says so.
+        IF NEW.planner_version <> OLD.planner_version AND NOT (by_office IS NOT DISTINCT FROM 'repair'
+            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'RunRepinned'
+                AND e.body ->> 'to' = NEW.planner_version::text AND e.body ->> 'login' = session_user)) THEN
+            RAISE EXCEPTION 'run %: its planner''s version changes by a person''s word only', NEW.id
+                USING ERRCODE = 'FP002';
         END IF;
         -- The first event of this change that says so taints it, whether the row likes it or not.
         IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
@@ -172,10 +180,10 @@ BEGIN
     END IF;
 {_UNCHANGING.strip(chr(10))}
     -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
+    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
             NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
             NEW.held_tokens, NEW.held_cost, NEW.markers)
-       IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
+       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
             OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
             OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN

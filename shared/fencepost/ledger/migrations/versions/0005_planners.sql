@@ -6,8 +6,9 @@ ALTER TABLE fencepost.runs
     ADD COLUMN held_tokens bigint DEFAULT 0 NOT NULL, ADD COLUMN held_cost bigint DEFAULT 0 NOT NULL,
     ADD COLUMN bytes bigint DEFAULT 0 NOT NULL, ADD COLUMN fruitless integer DEFAULT 0 NOT NULL,
     ADD COLUMN detached integer DEFAULT 0 NOT NULL, ADD COLUMN depth integer DEFAULT 0 NOT NULL,
+    ADD COLUMN outages integer DEFAULT 0 NOT NULL,
     ADD COLUMN root uuid, ADD COLUMN parent uuid, ADD COLUMN parent_call uuid, ADD COLUMN below text,
-    ADD COLUMN markers text, ADD COLUMN traceparent text, ADD COLUMN outages integer DEFAULT 0 NOT NULL;
+    ADD COLUMN markers text, ADD COLUMN traceparent text;
 -- Which run a call has started, and whether its turn still waits for it.
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
 -- Which versions of planners and tools a process can run, as it says with its first stamp.
@@ -541,11 +542,11 @@ BEGIN
         END IF;
         RETURN NEW;
     END IF;
-        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.planner_version, NEW.principal, NEW.request,
+        IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.principal, NEW.request,
             NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
             NEW.traceparent)
            IS DISTINCT FROM
-           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.planner_version, OLD.principal, OLD.request,
+           (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.principal, OLD.request,
             OLD.on_stop, OLD.created_at, OLD.deadline, OLD.root, OLD.parent, OLD.parent_call, OLD.depth,
             OLD.traceparent) THEN
             RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
@@ -564,6 +565,14 @@ BEGIN
         END IF;
         IF NEW.fence < OLD.fence THEN
             RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        -- Another version of its planner is a person's word, and comes with the event that says so.
+        IF NEW.planner_version <> OLD.planner_version AND NOT (by_office IS NOT DISTINCT FROM 'repair'
+            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'RunRepinned'
+                AND e.body ->> 'to' = NEW.planner_version::text AND e.body ->> 'login' = session_user)) THEN
+            RAISE EXCEPTION 'run %: its planner''s version changes by a person''s word only', NEW.id
+                USING ERRCODE = 'FP002';
         END IF;
         -- The first event of this change that says so taints it, whether the row likes it or not.
         IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
@@ -601,10 +610,10 @@ BEGIN
             END IF;
         END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
+    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
             NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
             NEW.held_tokens, NEW.held_cost, NEW.markers)
-       IS DISTINCT FROM (OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
+       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
             OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
             OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
@@ -658,7 +667,7 @@ BEGIN
             RAISE EXCEPTION 'run %: % raises the fence and clears the owner', NEW.id, via
                 USING ERRCODE = 'FP002';
         END IF;
-        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('approval:ACTING>COMPENSATING', 'approval:ACTING>STOPPED', 'approval:ACTING>STOPPING', 'call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>ACTING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>QUEUED', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
+        IF (via || ':' || OLD.status || '>' || NEW.status) NOT IN ('approval:ACTING>COMPENSATING', 'approval:ACTING>STOPPED', 'approval:ACTING>STOPPING', 'call:ACTING>COMPENSATING', 'call:ACTING>STOPPED', 'call:ACTING>STOPPING', 'call:PLANNING>COMPENSATING', 'call:PLANNING>STOPPED', 'call:PLANNING>STOPPING', 'call:QUEUED>COMPENSATING', 'call:QUEUED>STOPPED', 'call:QUEUED>STOPPING', 'call:STOPPING>COMPENSATING', 'call:STOPPING>STOPPED', 'cancel:ACTING>COMPENSATING', 'cancel:ACTING>STOPPED', 'cancel:ACTING>STOPPING', 'cancel:PLANNING>COMPENSATING', 'cancel:PLANNING>STOPPED', 'cancel:PLANNING>STOPPING', 'cancel:QUEUED>COMPENSATING', 'cancel:QUEUED>STOPPED', 'cancel:QUEUED>STOPPING', 'claim:ACTING>ACTING', 'claim:ACTING>COMPENSATING', 'claim:ACTING>PLANNING', 'claim:ACTING>STOPPED', 'claim:ACTING>STOPPING', 'claim:COMPENSATING>COMPENSATING', 'claim:COMPENSATING>STOPPED', 'claim:PLANNING>COMPENSATING', 'claim:PLANNING>PLANNING', 'claim:PLANNING>STOPPED', 'claim:PLANNING>STOPPING', 'claim:QUEUED>COMPENSATING', 'claim:QUEUED>PLANNING', 'claim:QUEUED>QUEUED', 'claim:QUEUED>STOPPED', 'claim:QUEUED>STOPPING', 'claim:STOPPING>COMPENSATING', 'claim:STOPPING>STOPPED', 'claim:STOPPING>STOPPING', 'recover:COMPENSATING>COMPENSATING', 'recover:PLANNING>PLANNING', 'recover:STOPPING>STOPPING', 'repair:ACTING>ACTING', 'repair:ACTING>COMPENSATING', 'repair:ACTING>STOPPED', 'repair:ACTING>STOPPING', 'repair:PLANNING>COMPENSATING', 'repair:PLANNING>PLANNING', 'repair:PLANNING>STOPPED', 'repair:PLANNING>STOPPING', 'repair:QUEUED>QUEUED', 'repair:STOPPED>COMPENSATING', 'repair:STOPPING>COMPENSATING', 'repair:STOPPING>STOPPED', 'term:COMPENSATING>COMPENSATING', 'term:COMPENSATING>STOPPED', 'term:PLANNING>ACTING', 'term:PLANNING>COMPENSATING', 'term:PLANNING>COMPLETED', 'term:PLANNING>PLANNING', 'term:PLANNING>STOPPED', 'term:PLANNING>STOPPING') THEN
             RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
                 USING ERRCODE = 'FP001';
         END IF;
