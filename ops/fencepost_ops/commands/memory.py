@@ -6,10 +6,11 @@ from typing import Final
 
 import click
 
+from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError, NotFound
 from fencepost.ledger import find, listings, memories
 from fencepost.memory_port import Slot
-from fencepost_ops.commands.output import print_json, print_table, seen, when
+from fencepost_ops.commands.output import print_json, print_table, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
     LIMIT,
@@ -90,8 +91,8 @@ def show(session: Session, space: str, key: str, tenant: str, limit: int, as_jso
 
 def _value(one: memories.Version) -> str:
     if one.erased_at is not None:
-        return f"(erased by {cut(one.erased_by)}: {cut(one.erased_reason)})"
-    return "(nothing)" if one.value is None else seen(one.value, _VALUE)
+        return f"(erased by {one.erased_by}: {one.erased_reason})"
+    return "(nothing)" if one.value is None else sanitize(one.value, _VALUE)
 
 
 @memory.command()
