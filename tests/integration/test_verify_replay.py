@@ -56,7 +56,7 @@ def tampering(module_bench: Bench) -> Iterator[psycopg.Connection[Any]]:
 def verified(connection: psycopg.Connection[Any], run: UUID) -> VerifyResult:
     """Verify inside an open transaction: what `verify_run` does, without a snapshot of its own."""
     reading = verify._Reading()
-    fault = verify._fault(connection, TENANT, run, reading)
+    fault = verify._fault(connection, TENANT, run, verify._head(connection, TENANT, run), reading)
     return VerifyResult(TENANT, run, reading.events, fault)
 
 

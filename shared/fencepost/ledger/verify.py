@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
 from fencepost.events import Event
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection
@@ -24,8 +26,9 @@ PAGE = 500  # rows of one round trip: memory stays constant however long a histo
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _EVENTS = f"""
 SELECT {rows.select("events", rows.EVENT_COLUMNS)} FROM fencepost.events
-WHERE tenant = %s AND run = %s ORDER BY seq
+WHERE tenant = %s AND run = %s AND seq > %s AND seq <= %s ORDER BY seq LIMIT %s
 """
+_LAST = "SELECT coalesce(max(seq), 0) FROM fencepost.events WHERE tenant = %s AND run = %s"
 _RUN = f"SELECT {rows.select('runs', rows.RUN_COLUMNS)} FROM fencepost.runs WHERE tenant = %s AND id = %s"
 _CALLS = (
     f"SELECT {rows.select('calls', rows.CALL_COLUMNS)} FROM fencepost.calls WHERE tenant = %s AND run = %s"
@@ -55,6 +58,15 @@ class VerifyResult:
         return self.fault is None
 
 
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """What the rows of a run say at one instant, and the number of its last event then."""
+
+    run: Run
+    calls: Mapping[UUID, Call]
+    last: int
+
+
 @dataclass(slots=True)
 class _Reading:
     """A history as it streams by: what is counted and kept of it."""
@@ -71,11 +83,16 @@ class _Reading:
 
 
 def verify_run(connection: Connection, tenant: str, run: UUID) -> VerifyResult:
-    """Verify one run, in one snapshot of its own; `connection` must not be inside a transaction."""
+    """Verify one run as it stands; `connection` must not be inside a transaction.
+
+    Its rows are read in one snapshot, the events they stand for afterwards, page by page and each in a
+    transaction of its own: nothing changes them, and no session is held while a long history is replayed.
+    """
     reading = _Reading()
     with connection.transaction():
         connection.execute(_SNAPSHOT)
-        fault = _fault(connection, tenant, run, reading)
+        head = _head(connection, tenant, run)
+    fault = _fault(connection, tenant, run, head, reading)
     return VerifyResult(tenant, run, reading.events, fault)
 
 
@@ -93,26 +110,44 @@ def _page(connection: Connection, after: tuple[str, UUID]) -> list[tuple[str, UU
         return [(tenant, run) for tenant, run in connection.execute(_RUNS, (*after, PAGE))]
 
 
-def _fault(connection: Connection, tenant: str, run: UUID, reading: _Reading) -> str | None:
+def _head(connection: Connection, tenant: str, run: UUID) -> _Head | None:
     row = connection.execute(_RUN, (tenant, run)).fetchone()
-    if row is None:
-        return "there is no such run"
-    stored = Run(*row)
-    try:
-        with connection.cursor(name="fencepost_verify") as cursor:
-            cursor.itersize = PAGE
-            cursor.execute(_EVENTS, (tenant, run))
-            view = replay(reading.note(Event(*values) for values in cursor)) if stored.seq else None
-            if view is None and cursor.fetchone() is not None:
-                return "it has events, yet its row says that nothing happened"
-    except ReplayError as error:
-        return str(error)
-    except Exception as error:  # noqa: BLE001 - whatever a history does to its reader is a fault of the history
-        return f"event {reading.events} cannot be read: {type(error).__name__}: {error}"
+    last = connection.execute(_LAST, (tenant, run)).fetchone()
     calls = {
         call.id: call for call in (Call(*values) for values in connection.execute(_CALLS, (tenant, run)))
     }
-    return _differs(stored, calls, view) or _payload_fault(connection, tenant, reading.payloads or set())
+    return _Head(Run(*row), calls, last[0] if last is not None else 0) if row is not None else None
+
+
+def _fault(
+    connection: Connection, tenant: str, run: UUID, head: _Head | None, reading: _Reading
+) -> str | None:
+    if head is None:
+        return "there is no such run"
+    stored, last = head.run, head.last
+    if stored.seq == 0 and last:
+        return "it has events, yet its row says that nothing happened"
+    try:
+        view = replay(reading.note(_history(connection, tenant, run, last))) if stored.seq else None
+    except ReplayError as error:
+        return str(error)
+    except psycopg.OperationalError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a history does to its reader is a fault of the history
+        return f"event {reading.events} cannot be read: {type(error).__name__}: {error}"
+    return _differs(stored, head.calls, view) or _payload_fault(connection, tenant, reading.payloads or set())
+
+
+def _history(connection: Connection, tenant: str, run: UUID, last: int) -> Iterator[Event]:
+    place = 0
+    while place < last:
+        with connection.transaction():
+            page = connection.execute(_EVENTS, (tenant, run, place, last, PAGE)).fetchall()
+        if not page:
+            return
+        events = [Event(*values) for values in page]
+        place = events[-1].seq
+        yield from events
 
 
 def _differs(stored: Run, calls: Mapping[UUID, Call], view: View | None) -> str | None:
@@ -141,7 +176,8 @@ def _payload_fault(connection: Connection, tenant: str, named: set[str]) -> str 
     wanted = sorted(named)
     for start in range(0, len(wanted), PAGE):
         page = wanted[start : start + PAGE]
-        found = dict(connection.execute(_PAYLOADS, (tenant, page)).fetchall())
+        with connection.transaction():
+            found = dict(connection.execute(_PAYLOADS, (tenant, page)).fetchall())
         for digest in page:
             if digest not in found:
                 return f"payload {digest} is missing"
