@@ -32,7 +32,13 @@ MEASURES: Final = ("waiting", "throttled", "slow")
 @click.option("--fault", "fault_s", type=float, default=20.0, show_default=True, help="Seconds of a fault.")
 @click.option("--cap", "cap_s", type=float, default=60.0, show_default=True, help="Seconds of one answer.")
 @click.option("--wire", type=click.Choice(WIRES), default=str(Wire.MESSAGES), show_default=True)
-@click.option("--concurrency", type=click.IntRange(min=1), help="Requests at once, fleet-wide.")
+@click.option(
+    "--concurrency",
+    type=click.IntRange(min=1),
+    default=50,
+    show_default=True,
+    help="Requests at once, fleet-wide, under a fault.",
+)
 @click.option("--recover", "recover_s", type=float, default=240.0, show_default=True, help="Seconds at most.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def models(
@@ -41,7 +47,7 @@ def models(
     fault_s: float,
     cap_s: float,
     wire: str,
-    concurrency: int | None,
+    concurrency: int,
     recover_s: float,
     as_json: bool,
 ) -> None:

@@ -228,13 +228,10 @@ class Bench:
 
 
 @contextmanager
-def started(
-    cap_s: float, wire: str, concurrency: int | None = None, out: TextIO | None = None
-) -> Iterator[Bench]:
+def started(cap_s: float, wire: str, concurrency: int, out: TextIO | None = None) -> Iterator[Bench]:
     """A fleet with two planners, and its models; `cap_s` is how long one answer may take."""
-    env = {KEY: "any", "MODELS_WIRE": wire, "FENCEPOST_PLANNER_CAP_S": str(cap_s)}
-    if concurrency is not None:
-        env["MODELS_CONCURRENCY"] = str(concurrency)
+    env = {KEY: "any", "MODELS_WIRE": wire, "MODELS_CONCURRENCY": str(concurrency)}
+    env["FENCEPOST_PLANNER_CAP_S"] = str(cap_s)
     with ExitStack() as stack:
         options = FleetOptions(app=APP, scale={"planner": 2}, env=env, out=out)
         fleet = stack.enter_context(Fleet(options))
@@ -242,7 +239,7 @@ def started(
         bench = Bench(fleet)
         stack.callback(bench.close)
         bench.script(0.0)
-        for planner in ("beside", THINKS):  # a first request imports an SDK
+        for planner in ("beside", THINKS, WORKS):  # a first request imports an SDK
             bench.enqueue(f"warm{planner}", planner, 1, WARM_UP)
             bench.await_ended(f"warm{planner}", WARM_UP, 60)
         yield bench

@@ -1,7 +1,7 @@
 """What models are measured with: agents at the sandbox's provider, and a planner beside them that asks none.
 
 `FENCEPOST_APP=fencepost_ops.examples.models_app:app` names this application. MODELS_WIRE is the protocol its
-models are asked by, MODELS_CONCURRENCY how many requests the whole fleet sends the provider at once.
+models are asked by, MODELS_CONCURRENCY how many requests at once the whole fleet sends the one of `works`.
 """
 
 import os
@@ -13,13 +13,13 @@ from fencepost.models import Wire
 
 KEY = "MODELS_KEY"
 THINKS, WORKS = "thinks", "works"
-"""Models: one answers at once with its end, the other calls a tool first."""
+"""Models: one answers with its end and is asked without a limit, the other calls a tool first."""
 
 app = App("models")
 _URL = "env:FENCEPOST_SANDBOX_URL"
 _WIRE = Wire(os.environ.get("MODELS_WIRE", Wire.MESSAGES))
-_CONCURRENCY = os.environ.get("MODELS_CONCURRENCY")
-provider = app.dependency("provider", _URL, concurrency=int(_CONCURRENCY) if _CONCURRENCY else None)
+_CONCURRENCY = int(os.environ.get("MODELS_CONCURRENCY", "50"))
+_AT = {THINKS: app.dependency("open", _URL), WORKS: app.dependency("limited", _URL, concurrency=_CONCURRENCY)}
 mail = app.dependency("mail", _URL)
 
 
@@ -41,10 +41,10 @@ def send(args: Message) -> Request:
     return Request.post("/mail/messages", json={"to": "someone", "reference": args.key})
 
 
-for _name in (THINKS, WORKS):
+for _name, _provider in _AT.items():
     app.agent(
         _name,
-        model=app.model(_name, via=provider, wire=_WIRE, model=_name, key=f"env:{KEY}"),
+        model=app.model(_name, via=_provider, wire=_WIRE, model=_name, key=f"env:{KEY}"),
         instructions="Answer at once.",
         tools=("mail.send",),
     )
