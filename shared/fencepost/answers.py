@@ -74,10 +74,13 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Ask the planner for the run's next turn within `timeout`."""
+    """Ask the planner for the run's next turn within `timeout`. It is told the first `signals` of the run's
+    signals: those that were there when it was taken.
+    """
 
     run: Run
     timeout: timedelta
+    signals: int = 0
 
 
 @dataclass(frozen=True, slots=True)

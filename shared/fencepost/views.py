@@ -93,6 +93,25 @@ class TurnView:
     opaque: tuple[Mapping[str, Any], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A message to a run, numbered from 1 in the order taken; `sender` is a principal of its tenant.
+
+    What it says has the weight of the run's input: a run whose input comes from outside is declared so.
+    """
+
+    number: int
+    name: str
+    body: Any
+    sender: str
+    sent_at: datetime
+
+    def channel(self) -> str:
+        """The signal as one line of JSON, as `CallView.channel` does it."""
+        told = {"signal": self.number, "name": self.name, "sender": self.sender, "body": self.body}
+        return json.dumps(_revealed(told), ensure_ascii=False)
+
+
 @dataclass(frozen=True)
 class Context:
     """All a planner may decide from, rebuilt from the ledger for every turn; `turn` counts from 1.
@@ -100,7 +119,8 @@ class Context:
     `calls` holds exactly one entry per call of this run, in order of turn and position in the turn.
     `tainted`: the run has read what nobody vouches for, or was born of it. `turns`, for planners that are
     models only, holds one entry per earlier turn; `lost` is the code of the answer that was lost since.
-    `markers` are the patches this run has met, `met` what of them this turn did.
+    `markers` are the patches this run has met, `met` what of them this turn did. `signals` are all messages
+    to this run that were taken before this turn was asked for, in order.
     """
 
     run_id: str
@@ -115,6 +135,7 @@ class Context:
     lost: str | None = None
     markers: frozenset[str] = frozenset()
     met: set[str] = field(default_factory=set, compare=False, repr=False)
+    signals: tuple[Signal, ...] = ()
 
     def patched(self, name: str) -> bool:
         """Whether this run takes the new way of a patch of the planner's code; the same in all its turns.

@@ -144,6 +144,8 @@ class Fold:
     """Calls whose next step is due now: their runs are to be told something."""
     kept: list[Payload] = field(default_factory=list)
     """Results that this change itself makes."""
+    signals: int = 0
+    """Messages to this run so far."""
 
     @property
     def run(self) -> Run:

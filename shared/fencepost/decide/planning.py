@@ -106,8 +106,9 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         return held_up
     ready_at = rfc3339(fold.now + timeout + command.grace)
     _take(fold, command)
-    fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at} | _held(fold))
-    return Plan(fold.run, timeout)
+    heard = {"signals": fold.signals} if fold.signals else {}
+    fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at} | _held(fold) | heard)
+    return Plan(fold.run, timeout, fold.signals)
 
 
 def _asked(fold: Fold) -> tuple[ModelSpec, Spent] | None:
@@ -178,11 +179,14 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         **_said(command),
     }
     done = command.finish is not None and not command.proposals and not run.open
-    if done and command.objection is None and command.finish is not None:
+    unheard = fold.signals - command.signals
+    if done and command.objection is None and not unheard and command.finish is not None:
         body = {**answer, "result": command.finish.digest, "preview": command.finish.preview}
         fold.emit(E.RUN_COMPLETED, body)
         return Done(fold.run.status)
     objection = command.objection
+    if done and unheard:  # whoever sent them was told that they would be seen
+        objection = objection or f"{unheard} signals came while it was asked: it is done once it knows them"
     waits = command.finish is not None and not command.proposals and bool(run.open)
     if waits:
         objection = objection or f"{run.open} calls are still open: it is done once they have ended"

@@ -105,7 +105,10 @@ SELECT fencepost.now(), {standing.ANYTHING},
     ARRAY(SELECT token FROM fencepost.workers WHERE token = ANY(%(workers)s::text[]) AND ended_at IS NULL
           AND last_seen > fencepost.now() - %(worker_ttl)s::interval),
     ARRAY(SELECT tenant FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
-    ARRAY(SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id)
+    ARRAY(SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
+    (SELECT json_agg(json_build_array(n.tenant, n.run, n.number)) FROM (
+        SELECT s.tenant, s.run, max(s.number) AS number FROM fencepost.signals s
+        WHERE s.run = ANY(%(runs)s::uuid[]) AND s.tenant = ANY(%(run_tenants)s::text[]) GROUP BY 1, 2) AS n)
 """
 
 
@@ -158,6 +161,8 @@ class Loaded:
     """Counters of allowances that are locked, by tenant and key."""
     children: dict[UUID, Child] = field(default_factory=dict)
     """Runs that calls of this batch have started, as they stand, by their ids."""
+    signals: dict[Key, int] = field(default_factory=dict)
+    """How many messages its runs have been sent; those with none are left out."""
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -338,12 +343,13 @@ def load(
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
     pipeline.sync()
-    now, stands, epoch, alive, tenants, ids = rest.fetchall()[0]
+    now, stands, epoch, alive, tenants, ids, sent = rest.fetchall()[0]
     loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
     loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
     for row in calls:
         call = made(Call, row)
         loaded.calls[call.tenant, call.run][call.id] = call
+    loaded.signals = {(tenant, UUID(run)): number for tenant, run, number in sent or ()}
     loaded.children = {r[1]: Child(made(Run, r[:-1]), r[-1] or {}) for r in children}
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}

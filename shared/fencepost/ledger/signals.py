@@ -18,6 +18,7 @@ from fencepost.errors import Conflict, FencepostError, NotFound, UsageError
 from fencepost.ledger.connect import Connection
 from fencepost.ledger.guards.api import MAX_SIGNAL_BYTES
 from fencepost.runrequest import input_text
+from fencepost.views import Signal
 
 __all__ = ["MAX_SIGNAL_BYTES", "Deaf", "Sent", "Signal", "read_signals", "send"]
 
@@ -32,17 +33,6 @@ class Sent:
 
     number: int
     created: bool
-    sent_at: datetime
-
-
-@dataclass(frozen=True, slots=True)
-class Signal:
-    """One message to a run. `body` is what its sender said, of which nobody vouches for a word."""
-
-    number: int
-    name: str
-    body: Any
-    sender: str
     sent_at: datetime
 
 
