@@ -4,6 +4,7 @@
 and replays every event into a second projection that must always equal the first.
 """
 
+import json
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,9 @@ from typing import Any
 from uuid import UUID
 
 from fencepost import commands as c
-from fencepost.decide.fold import Known, Presented, Row
+from fencepost import lineage
+from fencepost.clock import parse_rfc3339
+from fencepost.decide.fold import Child, Known, Presented, Row
 from fencepost.events import PROOFS, Event
 from fencepost.ledger.folding import Folding
 from fencepost.ledger.load import Key, Loaded
@@ -69,6 +72,10 @@ class Memory:
         for key, scope, resource in _new_keys(command):
             fresh = Operation(tenant=TENANT, key=key, scope=scope, arguments_hash="", resource=resource)
             self.loaded.operations.setdefault((TENANT, key), fresh)
+        if isinstance(command, c.ClaimDoubt) and command.starts:
+            started = self.loaded.calls[TENANT, command.run][command.subject].child
+            below = self.loaded.runs.get((TENANT, started)) if started is not None else None
+            self.loaded.children = {below.id: self.child(below)} if below is not None else {}
         runs = dict(self.loaded.runs)
         calls = dict(self.loaded.calls[TENANT, command.run])
         keys = dict(self.loaded.operations)
@@ -78,6 +85,7 @@ class Memory:
         self._check_moves(folding, runs, calls)
         self._check_keys(keys, folding.writing.events)
         self._wake(folding.writing.woken | folding.writing.freed)
+        self._kin(folding)
         self._replay(command.run, folding.writing.events)
         self._check_rows(command.run)
         return answer
@@ -93,6 +101,36 @@ class Memory:
                     self.loaded.rows[key] = replace(
                         row, due_at=self.loaded.now, generation=row.generation + 1
                     )
+
+    def _kin(self, folding: Folding) -> None:
+        """What Postgres makes of the events that start runs, and whom the end of one makes due."""
+        for tenant, parent_id, call_id in folding.writing.starting:
+            event = next(
+                e for e in folding.writing.events if e.call == call_id and e.type == "ChildRunStarted"
+            )
+            parent, call, said = self.run(parent_id), self.call(parent_id, call_id), event.data
+            child = UUID(said["child"])
+            assert (tenant, child) not in self.loaded.runs
+            above = [*sorted(map(str, lineage.above(parent.request))), str(parent_id)]
+            request = {"input": json.loads(call.arguments), "budget": said["budget"], "above": above}
+            self.enqueue(
+                child,
+                deadline=parse_rfc3339(said["deadline"]) - self.loaded.now,
+                on_stop=said["on_stop"],
+                request=json.dumps(request),
+            )
+            kin = {"root": parent.root or parent_id, "parent": parent_id, "parent_call": call_id}
+            born = replace(self.run(child), **kin, depth=parent.depth + 1, run_key=f"child:{call_id}")
+            self.loaded.runs[tenant, child] = born
+        for key in folding.writing.told:
+            row = self.loaded.rows.get(key)
+            if row is not None and row.queue == Queue.RECONCILER and row.due_at > self.loaded.now:
+                self.loaded.rows[key] = replace(row, due_at=self.loaded.now, generation=row.generation + 1)
+
+    def child(self, run: Run) -> Child:
+        """A run as its parent's reconciler reads it."""
+        ends = [e.data for e in self.histories[run.id] if e.type == "RunStopped"]
+        return Child(run, ends[-1] if ends and run.status == "STOPPED" else {})
 
     # -- what the guards of Postgres would refuse --------------------------------------------------------
 
@@ -218,6 +256,8 @@ def _check_pairs(history: list[Event]) -> None:
             if event.type in begins:
                 assert event.call not in open_, f"{event.type} while another is open"
                 open_.add(event.call)
+            elif event.type == "ChildRunSettled" and begins is BEGUN:
+                open_.discard(event.call)  # of an attempt, or of one that had become UNKNOWN
             elif event.type in ends:
                 assert event.call in open_, f"{event.type} of nothing that was begun"
                 open_.discard(event.call)

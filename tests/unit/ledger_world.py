@@ -87,6 +87,7 @@ class World:
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
+        self.tools_of = TOOLS
         known = Known(
             tool=lambda name, version: APP.registry.get((name, version)),
             planner=lambda _name, _version: True,
@@ -165,15 +166,20 @@ class World:
         elif row.queue == Queue.COMPENSATOR:
             answer = self.apply(c.ClaimStopped(**claim, **times))
         elif row.queue == Queue.DISPATCHER:
-            answer = self.apply(c.ClaimCall(**claim, request=REQUEST))
+            sent: Fields = {"child": self.base(row.run)["id"]} if self._starts(row) else {"request": REQUEST}
+            answer = self.apply(c.ClaimCall(**claim, **sent))
         else:
-            answer = self.apply(c.ClaimDoubt(**claim))
+            answer = self.apply(c.ClaimDoubt(**claim, starts=self._starts(row)))
         if stale:
             assert isinstance(answer, c.Moved | c.Gone), answer
         else:
             assert not isinstance(answer, c.Fenced | c.Busy | c.NotAlive | c.Unfamiliar), answer
         self._act(answer, term)
         return True
+
+    def _starts(self, row: Row) -> bool:
+        tool = self.tools_of.get(self.memory.call(row.run, row.subject).tool)
+        return tool is not None and tool.child is not None
 
     def _floor(self, row: Row) -> int:
         """The fence a lease is granted above; an office may have raised it since the row was written."""
@@ -322,7 +328,7 @@ class World:
         assert all(count <= 1 for count in books.effects.values()), "two effects of one key"
         moving: Counter[str] = Counter()
         for call in self.memory.calls():
-            if call.effect == "read" or call.operation is None:
+            if call.effect == "read" or call.operation is None or self.tools_of[call.tool].child is not None:
                 continue
             if call.state == CallState.SUCCEEDED:
                 assert books.effects[call.operation] == 1, f"{call.tool} SUCCEEDED without its effect"
@@ -336,8 +342,10 @@ class World:
         """Faults cease: everything ends, within a bound (I12)."""
         self.faults = False
         for _ in range(steps):
-            if all(run.status in RUN_ENDS for run in self.memory.loaded.runs.values()) and not self._person():
-                break
+            if all(run.status in RUN_ENDS for run in self.memory.loaded.runs.values()):
+                if not self._person():
+                    break
+                continue
             assert self.step(), "something is open and nothing is due"
             self.check()
         else:

@@ -45,6 +45,7 @@ def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | No
         return None
     if call.compensates:
         return tool.child.budget
+    usage = replace(usage, attempts=usage.attempts + 1)  # this one's own
     return slices.carve(budget_of(fold.run.request), usage, fold.run.below, tool.child.budget)
 
 
