@@ -5,13 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from fencepost import Absent, App, Contract, Effect, Found, Lookup
-from fencepost.contracts import AfterTakeover
 from fencepost.declarations import McpTool
 from fencepost.mcp import McpServer, Stdio, ToolCall, ToolResult
 from fencepost.services import Dependency
@@ -78,7 +78,7 @@ class Notes:
             child.stdout.close()
 
 
-LOOKED_UP = Contract(lookup=Lookup(by="key", strong=True), after_takeover=AfterTakeover.REPEAT_AFTER_SETTLE)
+LOOKED_UP = Contract(lookup=Lookup(by="key", strong=True), settle=timedelta(seconds=1))
 
 
 def served(app: App, server: McpServer, url: str | None = None, **times: Any) -> Dependency:

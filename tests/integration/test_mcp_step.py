@@ -25,11 +25,12 @@ from fencepost_workers.role import Role
 from fencepost_workers.step import Step
 from fencepost_workers.worker import Worker
 from tests.integration.conftest import copied
+from tests.integration.mcp_app import PIN
 from tests.integration.mcp_notes import Notes, served, writing
+from tests.integration.shell import Shell
 from tests.integration.step_shop import Shop, opened
 
 SECOND = timedelta(seconds=1)
-PIN = "d" * 64
 SECRET = "correct horse, battery"
 ROLES: dict[Queue, Callable[[Worker], Role]] = {
     Queue.DISPATCHER: Dispatcher,
@@ -69,9 +70,11 @@ def noting_app(url: str) -> App:
 
 
 class Desk:
-    def __init__(self, shop: Shop, notes: Notes) -> None:
+    def __init__(self, shop: Shop, notes: Notes, url: str) -> None:
         self.shop = shop
         self.notes = notes
+        env = {"FENCEPOST_APP": "tests.integration.mcp_app:app", "MCP_NOTES_URL": url}
+        self.shell = Shell(shop.database, env)
 
     def step(self, queue: Queue) -> int:
         count = Step(self.shop.worker, ROLES[queue](self.shop.worker)).handle(self.shop.due(queue))
@@ -137,7 +140,7 @@ def desk(
         notes.http() as url,
         opened(database, valkey, 4, noting_app(url)) as shop,
     ):
-        yield Desk(shop, notes)
+        yield Desk(shop, notes, url)
 
 
 def found_pin(desk: Desk, key: str) -> str:
@@ -219,6 +222,13 @@ def test_a_changed_definition_holds_the_call_until_a_person_pins_it_anew(desk: D
         assert desk.call("held")[:2] == ("INTENT_RECORDED", 1)
         assert [said["held"] for said in desk.events("held", "DispatchDeferred")] == [CHANGED] * 3
         assert desk.events("held", "ToolAttemptFailed")[0]["code"] == CHANGED
+        (call,) = desk.shop.sql("SELECT id FROM fencepost.calls WHERE error LIKE %s", f"{CHANGED}%")[0]
+        told = desk.shell("unresolved")
+        assert told.exit_code == 1
+        assert f"pinned as {PIN}" in told.output
+        assert "fencepost mcp check" in told.output
+        assert str(call) in [one.get("call") for one in desk.shell.json("unresolved", exit_code=1)]
+        assert "It is held until a person pins" in desk.shell.ok("explain", str(call))
     assert desk.effects("held") == []
     with desk.pinned(found_pin(desk, "held")):
         desk.shop.ahead(AGAIN.total_seconds() + 1)
@@ -264,3 +274,32 @@ def test_a_call_held_at_its_last_attempt_goes_on_once_it_is_pinned_anew(desk: De
     finally:
         registry["note.write", 1] = before
     assert desk.checked() == []
+
+
+def test_the_command_line_pins_and_compares_what_a_server_offers(desk: Desk) -> None:
+    desk.notes.faults()
+    pins = desk.shell.json("mcp", "pin", "notes")
+    assert set(pins) == {"write_note", "find_note"}
+    written = desk.shell.ok("mcp", "pin", "notes")
+    assert "# write_note: Writes a note." in written
+    assert f'"write_note": "{pins["write_note"]}",' in written
+    found = {one["remote"]: one for one in desk.shell.json("mcp", "check", exit_code=1)}
+    assert {name: one["state"] for name, one in found.items()} == {
+        "write_note": "unpinned",
+        "find_note": "changed",
+        "gone": "missing",
+    }
+    assert found["find_note"]["offered"] == pins["find_note"]
+    assert f"find_note (note.find v1): was pinned as {PIN}" in desk.shell("mcp", "check").output
+    assert "is no MCP server" in desk.shell.refused(2, "mcp", "pin", "plain")
+    assert "MCP servers of app noted: notes" in desk.shell.refused(2, "mcp", "pin", "none")
+    away = {"MCP_NOTES_URL": "http://127.0.0.1:1/mcp"}
+    assert "nothing was sent" in desk.shell.refused(3, "mcp", "pin", "notes", **away)
+
+
+def test_tools_says_what_is_pinned_and_what_is_left(desk: Desk) -> None:
+    told = desk.shell.ok("tools")
+    assert "note.write v1: mcp, irreversible, lookup_only" in told
+    assert "NOT PINNED" in told
+    assert f"pinned as {PIN}" in told
+    assert "its server may make another tool of it" in told

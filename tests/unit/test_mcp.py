@@ -28,6 +28,7 @@ from fencepost.mcpoutcomes import answer_of, classify_call, classify_question, o
 from fencepost.outcomes import Answered, Applied, Lost, NotSent, Outcome, Refused, Unsure
 from fencepost.secrets import SecretRef
 from fencepost.tools import Absent, LookupResult, Response, Tool, Unclear
+from fencepost_ops.doctor.mcp import judge_mcp
 from fencepost_workers.tools import mcp
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -316,3 +317,29 @@ def test_arguments_of_a_tool_can_be_spelled_as_its_server_wants_them() -> None:
 
     assert tool(Note(ref="r")) == ToolCall("w", {"reference": "r"})
     assert json.loads(tool.tool.stored_request(Note(ref="r")).body)["arguments"] == {"reference": "r"}
+
+
+def test_doctor_warns_of_what_is_not_pinned_and_of_what_is_missing() -> None:
+    def judge(app: App, *, installed: bool = True, has: bool = True) -> list[tuple[str, str]]:
+        found = judge_mcp(app, installed=installed, found=lambda _: has)
+        return [(str(one.level), one.says) for one in found]
+
+    assert judge(App("none")) == []
+    app = App("notes")
+    server = Stdio(command="notes-server", pins={"write_note": PIN})
+    notes = app.dependency("notes", mcp=server)
+    said: Any = {"arguments": Note, "effect": Effect.READ}
+    notes.mcp("note.write", remote="write_note", **said)
+    assert judge(app) == [("ok", "every tool of an MCP server is pinned")]
+    level, why = judge(app, has=False)[0]
+    assert (level, "does not have" in why) == ("warning", True)
+    assert judge(app, installed=False)[0][0] == "problem"
+    loose = notes.mcp("note.read", remote="read_note", **said)
+    ((level, why),) = judge(app)
+    assert (level, "note.read v1 is not pinned" in why) == ("warning", True)
+    loose.lookup(lambda args, key: ToolCall("find_note", {"key": key}))
+    assert len(judge(app)) == 1  # the server pins another tool, which may be the one that is asked
+    other = app.dependency("others", mcp=Stdio(command="x"))
+    asked = other.mcp("other.write", remote="w", definition=PIN, **said)
+    asked.lookup(lambda args, key: ToolCall("find", {"key": key}))
+    assert any("what answers the lookup of other.write is not pinned" in why for _, why in judge(app))

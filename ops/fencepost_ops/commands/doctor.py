@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from importlib.util import find_spec
+from shutil import which
 from typing import Any, Final
 
 import click
@@ -29,6 +31,7 @@ from fencepost_ops.doctor.dependencies import judge_dependencies
 from fencepost_ops.doctor.facts import PostgresFacts, RedisFacts
 from fencepost_ops.doctor.findings import Finding, Level, Unread
 from fencepost_ops.doctor.fleet import judge_fleet
+from fencepost_ops.doctor.mcp import judge_mcp
 from fencepost_ops.doctor.policies import judge_policies
 from fencepost_ops.doctor.postgres import judge_postgres
 from fencepost_ops.doctor.redis import judge_redis
@@ -156,6 +159,8 @@ def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
     yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
     if app is not None:
         yield from judge_secrets(settings.secrets_dir, app)
+        yield from judge_mcp(app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name)))
+        yield from judge_mcp(app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name)))
 
 
 def _policies(session: Session) -> Iterator[Finding]:

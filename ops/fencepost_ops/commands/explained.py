@@ -221,6 +221,9 @@ def _intended(event: Event, data: Data) -> str:
 
 
 def _deferred(event: Event, data: Data) -> str:
+    if "held" in data:
+        until = _until(event, data["ready_at"])
+        return f"It is held until a person pins what its MCP server offers now; looked at again {until}."
     why = (
         "another call holds its key or resource"
         if data.get("waits")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import asdict
 from typing import Any, Final
 
 import click
 
 from fencepost.contracts import Dedupes, catalogue, promise, residual_risk, tool_class
+from fencepost.mcp import Stdio
 from fencepost.tools import Tool
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import print_json
@@ -48,7 +51,10 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
-        if len(tool["goes_to"]) > 1 or tool["capability"]:
+        if tool["mcp"] is not None:
+            pinned = f"pinned as {tool['mcp']['definition']}" if tool["mcp"]["definition"] else "NOT PINNED"
+            click.echo(f"  is      {tool['mcp']['name']} of {', '.join(tool['goes_to'])}, {pinned}")
+        elif len(tool["goes_to"]) > 1 or tool["capability"]:
             carried = f", with a capability in {tool['capability']}" if tool["capability"] else ""
             click.echo(f"  goes to {', '.join(tool['goes_to'])}{carried}")
         if tool["secrets"]:
@@ -86,7 +92,9 @@ def _show_catalogue(as_json: bool) -> None:
 
 def _places(tool: Tool) -> list[str]:
     """Where an HTTP tool's requests may go, as declared; a Python tool's are its own affair."""
-    if tool.kind != "http":
+    if isinstance(tool.dependency.mcp, Stdio):
+        return [shlex.join((tool.dependency.mcp.command, *tool.dependency.mcp.args))]
+    if not tool.sends_request:
         return []
     base = tool.dependency.base_url
     return [*([] if base is None else [base]), *tool.dependency.hosts]
@@ -97,6 +105,8 @@ def _described(tool: Tool) -> dict[str, Any]:
     risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
     if tool.kind == "python":
         risk += " That the function does only what its contract says is its author's word."
+    if tool.mcp is not None and tool.mcp.definition is None:
+        risk += " It is not pinned: its server may make another tool of it, and it is called all the same."
     return {
         "name": tool.name,
         "version": tool.version,
@@ -111,6 +121,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "lookup": None if lookup is None else ("strong" if lookup.strong else "eventual"),
         "lookup_horizon": lookup.horizon if lookup is not None else None,
         "key": None if tool.key is None else tool.key.to_json(),
+        "mcp": None if tool.mcp is None else asdict(tool.mcp),
         "attempts": tool.dependency.attempts,
         "goes_to": _places(tool),
         "private": tool.dependency.private,

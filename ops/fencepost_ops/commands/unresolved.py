@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 
+from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError
 from fencepost.ledger import aside, find, listings
 from fencepost.ledger import unresolved as doubtful
 from fencepost.ledger.abandoned import Abandoned, abandoned
+from fencepost.ledger.held import Held, held
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.outbox import told
-from fencepost_ops.commands.output import print_json
+from fencepost_ops.commands.output import one_line, print_json
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
     LIMIT,
@@ -49,7 +51,8 @@ def unresolved(
     With CALL (an id, or the unique beginning of one) that call alone, in full. Of the first nobody knows
     whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
     reconciled. The second were to be offset, and were not. The third failed too often and
-    wait for `fencepost outbox requeue`. Oldest first. Exit code 1 if there are any.
+    wait for `fencepost outbox requeue`. Last come calls that are held because what their MCP server offers is
+    not what was pinned. Oldest first. Exit code 1 if there are any.
     """
     if call is not None:
         ctx.exit(_one(session, call, tenant, as_json=as_json))
@@ -59,18 +62,20 @@ def unresolved(
         stories = doubtful.stories(connection, found)
         left = abandoned(connection, tenant=tenant, limit=limit)
         stopped = aside.dead(connection, tenant=tenant, limit=limit)
+        waiting = held(connection, tenant=tenant, limit=limit)
     if as_json:
-        print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped])
-    elif not (found or left or stopped):
+        print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped, *waiting])
+    elif not (found or left or stopped or waiting):
         click.echo("every call is settled")
     else:
         form = full if verbose else brief
         lines = [line for one in found for line in form(one, stories[one.call], now)]
         lines += [line for effect in left for line in _told_left(effect, now)]
         lines += [line for row in stopped for line in told(row, now)]
+        lines += [line for one in waiting for line in _told_held(one, now)]
         for line in lines:
             click.echo(line)
-    ctx.exit(1 if found or left or stopped else 0)
+    ctx.exit(1 if found or left or stopped or waiting else 0)
 
 
 def _one(session: Session, call: str, tenant: str | None, *, as_json: bool) -> int:
@@ -87,6 +92,14 @@ def _one(session: Session, call: str, tenant: str | None, *, as_json: bool) -> i
         for line in full(found[0], stories[ref.call], now):
             click.echo(line)
     return 1
+
+
+def _told_held(one: Held, now: datetime) -> Iterator[str]:
+    left = spoken(max(one.deadline - now, timedelta(0)))
+    yield f"{cut(one.tool)} {cut(one.label)} of run {cut(one.run_key)}: held, for {left} more at most"
+    yield f"  call    {one.call}"
+    yield f"  why     {one_line(sanitize(one.why, 400))}"
+    yield "  next    a person: fencepost mcp check; pin what it offers now and deploy, or cancel the run"
 
 
 def _told_left(effect: Abandoned, now: datetime) -> Iterator[str]:
