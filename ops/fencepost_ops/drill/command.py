@@ -12,6 +12,7 @@ import click
 from fencepost.errors import Unreachable
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.commands.session import json_option
+from fencepost_ops.drill.model_trial import with_models
 from fencepost_ops.drill.options import with_many
 from fencepost_ops.drill.protocol import Protocol, json_schema
 from fencepost_ops.drill.proving import with_proof
@@ -84,6 +85,7 @@ def _drill(protocol: Protocol, as_json: bool, report: IO[str] | None) -> bool:
 @click.option("--seed", type=click.IntRange(0, 2**63 - 1), help="Another seed than the protocol's, or 0.")
 @click.option("--sabotage", multiple=True, metavar="NAME", help="Switch this defence off; may be repeated.")
 @json_option
+@with_models
 @with_hostile
 @with_proof
 @with_many
@@ -108,7 +110,8 @@ def drill(
     is written down as a protocol to attach to a report. --races has real sessions meet in real time.
 
     --prove switches each defence off once and shows what breaks without it: a check that cannot fail is none.
-    --hostile tries all that must never be sent, and shows which step refused it.
+    --hostile tries all that must never be sent, and shows which step refused it. --models tries every fault
+    of a model provider, and shows what is left of each answer.
     """
     if schema + listed + (protocol is not None) != 1:
         raise click.UsageError("name a PROTOCOL, or give --list or --schema")

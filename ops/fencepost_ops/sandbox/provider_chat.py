@@ -52,7 +52,7 @@ def _chunk(reply: Reply, delta: Mapping[str, Any], finish: str | None = None) ->
 
 
 def _call(reply: Reply, number: int, call: Call | None, arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = {"index": 0 if reply.form.indexes == "zero" else number}
+    told: dict[str, Any] = {"index": 0 if reply.form.indexes in ("zero", "mingled") else number}
     if reply.form.indexes == "missing":
         del told["index"]
     if call is None:
@@ -79,7 +79,7 @@ def events(reply: Reply, *, usage: bool) -> Iterator[Piece]:
 def _calls(reply: Reply) -> Iterator[Piece]:
     late = reply.form.indexes == "late"
     begun: set[int] = set()
-    if reply.form.indexes == "interleaved":
+    if reply.form.by_turns:
         for number, call in enumerate(reply.calls):
             begun.add(number)
             yield Piece(_chunk(reply, {"tool_calls": [_call(reply, number, call, "")]}))

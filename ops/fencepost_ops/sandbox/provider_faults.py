@@ -50,7 +50,8 @@ class Fault(StrEnum):
     EMPTY_IDS = "empty_ids"
     INDEX_ZERO = "index_zero"
     INDEX_MISSING = "index_missing"
-    INTERLEAVED = "interleaved"
+    INTERLEAVED = "interleaved"  # fragments of all calls by turns
+    MINGLED = "mingled"  # the same under one index for all: nobody can tell whose fragment is whose
     LATE_ID = "late_id"
     USAGE_MISSING = "usage_missing"
     UNKNOWN_STOP = "unknown_stop"
@@ -69,6 +70,7 @@ ONLY_ON: Final[Mapping[Fault, frozenset[str]]] = {
     Fault.RESPONSE_FAILED: frozenset({RESPONSES}),
     Fault.PAUSE_TURN: frozenset({MESSAGES}),
     Fault.LATE_ID: frozenset({CHAT}),
+    Fault.MINGLED: frozenset({CHAT}),
     Fault.NO_DONE: frozenset({CHAT, MESSAGES}),
     Fault.HOSTED_ITEM: frozenset({RESPONSES, MESSAGES}),
     Fault.UNKNOWN_CALLER: frozenset({RESPONSES, MESSAGES}),
@@ -95,6 +97,7 @@ _INDEXES: Final = {
     Fault.INDEX_MISSING: "missing",
     Fault.INTERLEAVED: "interleaved",
     Fault.LATE_ID: "late",
+    Fault.MINGLED: "mingled",
 }
 _STOPS: Final = {
     Fault.UNKNOWN_STOP: replies.UNKNOWN,

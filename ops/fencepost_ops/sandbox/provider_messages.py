@@ -129,7 +129,7 @@ def _tool_blocks(reply: Reply, first: int) -> Iterator[Piece]:
         indexes = [first for _ in blocks]
     elif reply.form.indexes == "missing":
         indexes = [None for _ in blocks]
-    interleaved, last = reply.form.indexes == "interleaved", -1
+    interleaved, last = reply.form.by_turns, -1
     starts = [
         Piece(_block("start", index, content_block={**block, "input": {}}))
         for index, block in zip(indexes, blocks, strict=True)

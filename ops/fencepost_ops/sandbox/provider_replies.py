@@ -41,13 +41,18 @@ class Usage:
 class Form:
     """How a reply is put on its wire, where that is not as usual.
 
-    `indexes`: `usual`, all `zero`, `missing`, `interleaved` (fragments of all calls by turns), or `late` (a
-    call's id comes after its arguments). `cut`: at which character of the last call's arguments one fragment
-    ends for certain.
+    `indexes`: `usual`, all `zero`, `missing`, `interleaved` (fragments of all calls by turns), `mingled` (the
+    same under one index), or `late` (a call's id comes after its arguments). `cut`: at which character of the
+    last call's arguments one fragment ends for certain.
     """
 
     indexes: str = "usual"
     cut: int | None = None
+
+    @property
+    def by_turns(self) -> bool:
+        """Whether the fragments of all calls come by turns."""
+        return self.indexes in ("interleaved", "mingled")
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def _calls(told: _Numbered, reply: Reply, items: list[dict[str, Any]], first: in
         return told("response.function_call_arguments.delta", place, **at, delta=piece)
 
     every = range(len(items))
-    if reply.form.indexes == "interleaved":
+    if reply.form.by_turns:
         yield from [begin(number) for number in every]
         yield from map(delta, deltas(reply))
         for number in every:

@@ -45,7 +45,7 @@ def deltas(reply: Reply) -> Iterator[tuple[int, str, str]]:
         pieces = fragments(call.arguments, cut)
         places = argument_pieces(pieces, cut)
         each.append([(number, piece, place) for piece, place in zip(pieces, places, strict=True)])
-    if reply.form.indexes != "interleaved":
+    if not reply.form.by_turns:
         yield from (delta for found in each for delta in found)
         return
     for turn in range(max(map(len, each), default=0)):

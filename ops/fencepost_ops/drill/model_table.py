@@ -1,0 +1,152 @@
+"""What every fault of a model provider comes to, on every wire: the table that `drill --models` holds us to.
+
+A cell says what the planner of a run is left with: the calls that were proposed, all of them and as they
+were written; a claim that all is done; an empty turn; or the code under which the answer counts as lost.
+Beside it stands what is charged: what the provider said it used, nothing, or the reservation where nobody
+knows; and the reason the run stops for, where asking again would be no use. Of a lost answer nothing becomes
+a call. PURE.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from fencepost.models import Wire
+from fencepost.states import StopReason
+
+CALLS, CLAIM, EMPTY = "2 calls", "a claim", "an empty turn"
+USED, NOTHING, RESERVED = "used", "nothing", "reserved"
+NONE: Final = "none"
+RESPONSES, CHAT, MESSAGES = Wire.RESPONSES, Wire.CHAT, Wire.MESSAGES
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one answer comes to."""
+
+    result: str
+    charged: str
+    stops: StopReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault: its rule as the provider takes it, and what it comes to on each wire that has it."""
+
+    name: str
+    on: Mapping[Wire, Outcome]
+    rule: Mapping[str, Any] = field(default_factory=dict)
+    patience_s: float | None = None
+    """How long an answer is waited for, where none comes."""
+    calls: bool = True
+    """Whether the model proposes any."""
+
+    @property
+    def kind(self) -> str:
+        """The provider's name for it; NONE where nothing is to go wrong."""
+        return str(self.rule.get("kind", self.name))
+
+
+def _all(result: str, charged: str = USED, stops: StopReason | None = None) -> dict[Wire, Outcome]:
+    return dict.fromkeys(Wire, Outcome(result, charged, stops))
+
+
+def _on(
+    *wires: Wire, result: str, charged: str = USED, stops: StopReason | None = None
+) -> dict[Wire, Outcome]:
+    return dict.fromkeys(wires, Outcome(result, charged, stops))
+
+
+def _status(number: int, charged: str) -> Row:
+    return Row(f"status {number}", _all(f"http_{number}", charged), {"kind": "status", "status": number})
+
+
+SILENT_S: Final = 2.5
+_ANYWAY: Final = _all(CALLS)
+_BROKEN: Final = _all("connection_lost", RESERVED)
+_UNENDED: Final = _all("response_lost", RESERVED)
+_SILENT: Final = _all("timeout", RESERVED)
+_MALFORMED: Final = _all("malformed_turn")
+_FAILED: Final = StopReason.PLANNER_FAILED
+_REFUSED: Final = StopReason.REFUSED
+_TOO_LONG: Final = Outcome("context_exceeded", NOTHING, _FAILED)  # turned away with a 400
+
+_REFUSALS: Final = (
+    _status(400, NOTHING),
+    _status(401, NOTHING),
+    _status(408, NOTHING),
+    _status(409, NOTHING),
+    Row("status 413", dict.fromkeys(Wire, _TOO_LONG), {"kind": "status", "status": 413}),
+    _status(429, NOTHING),
+    _status(500, RESERVED),  # it may have been made, and got lost on its way
+    _status(503, NOTHING),
+    _status(529, NOTHING),
+    Row("garbage", _UNENDED),
+)
+_LOST: Final = (
+    Row("reset_before_headers", _BROKEN),
+    Row("close_before_headers", _BROKEN),
+    Row("silent_before_headers", _SILENT, patience_s=SILENT_S),
+    Row("cut_fin", _BROKEN),
+    Row("cut_reset", _BROKEN),
+    Row("cut_clean", _UNENDED),
+    Row("cut_clean, all calls told", _UNENDED, {"kind": "cut_clean", "at": "stop"}),
+    Row("cut_half_event", _UNENDED),
+    Row("silence", _SILENT, patience_s=SILENT_S),
+    Row(
+        "silence, the stop reason told",  # Chat tells its usage later, and Anthropic its end
+        {**_ANYWAY, CHAT: Outcome(CALLS, RESERVED), MESSAGES: _SILENT[MESSAGES]},
+        {"kind": "silence", "at": "end"},
+        patience_s=SILENT_S,
+    ),
+    # A Chat stream has ended with its finish_reason: some servers send no [DONE].
+    Row("no_done", _on(CHAT, result=CALLS) | _on(MESSAGES, result="response_lost", charged=RESERVED)),
+    Row("bad_event", _UNENDED),
+    Row(
+        "error_event",
+        _on(RESPONSES, CHAT, result="http_500", charged=RESERVED)
+        | _on(MESSAGES, result="http_529", charged=RESERVED),
+    ),
+    Row("response_failed", _on(RESPONSES, result="http_500", charged=RESERVED)),
+)
+_SPOILED: Final = (
+    Row("truncated", _all("truncated")),
+    Row("truncated_valid", _all("truncated")),
+    Row("truncated_as_whole", _MALFORMED),
+    Row("duplicate_keys", _MALFORMED),
+    Row("nan", _MALFORMED),
+    Row("trailing", _MALFORMED),
+    Row("calls_at_end", _on(CHAT, MESSAGES, result="malformed_turn")),
+    Row("no_calls", _on(CHAT, MESSAGES, result="malformed_turn")),
+)
+_LABELS: Final = (
+    Row("same_ids", _ANYWAY),
+    Row("empty_ids", _ANYWAY),
+    Row("index_zero", _ANYWAY),
+    Row("index_missing", _ANYWAY),
+    Row("interleaved", _ANYWAY),
+    Row("mingled", _on(CHAT, result="malformed_turn")),  # nobody can tell whose fragment is whose
+    Row("late_id", _on(CHAT, result=CALLS)),
+)
+_ENDINGS: Final = (
+    Row("empty", _all(EMPTY)),
+    Row("words, and no call", _all(CLAIM), {"kind": NONE}, calls=False),
+    Row("usage_missing", _all(CALLS, RESERVED)),
+    Row("unknown_stop", _all("unknown_stop")),
+    Row("pause_turn", _on(MESSAGES, result="paused")),
+    Row("refusal", _all("model_refused", stops=_REFUSED)),
+    Row(
+        "content_filter",  # Anthropic has one word for both
+        _on(RESPONSES, CHAT, result="content_filter", stops=_REFUSED)
+        | _on(MESSAGES, result="model_refused", stops=_REFUSED),
+    ),
+    Row(
+        "context_exceeded",
+        {RESPONSES: _TOO_LONG, CHAT: _TOO_LONG, MESSAGES: Outcome("context_exceeded", USED, _FAILED)},
+    ),
+    Row("hosted_item", _on(RESPONSES, MESSAGES, result="hosted_tool", stops=_FAILED)),
+    Row("unknown_caller", _on(RESPONSES, MESSAGES, result="hosted_tool", stops=_FAILED)),
+)
+TABLE: Final = (Row("no fault", _ANYWAY, {"kind": NONE}), *_REFUSALS, *_LOST, *_SPOILED, *_LABELS, *_ENDINGS)
