@@ -81,6 +81,12 @@ def test_what_a_run_uses_to_offset_and_to_settle_is_not_held_against_its_budget(
         "awaiting",
         "effects",
         "failures",
+        "tokens",
+        "cost",
+        "held_tokens",
+        "held_cost",
+        "bytes",
+        "fruitless",
     ],
 )
 def test_a_counter_that_is_not_what_its_history_tells_is_found(world: World, name: str) -> None:

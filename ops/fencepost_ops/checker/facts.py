@@ -51,6 +51,17 @@ class RunRow:
     deadline: datetime | None = None
     principal: str = ""
     result: str | None = None
+    tokens: int = 0
+    cost: int = 0
+    held_tokens: int = 0
+    held_cost: int = 0
+    bytes: int = 0
+    fruitless: int = 0
+    may_tokens: int | None = None
+    may_cost: int | None = None
+    may_events: int = 50_000
+    may_bytes: int = 52_428_800
+    may_try: int = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +183,11 @@ _SPELLED = {
     "runs.may_call": "coalesce((request -> 'budget' ->> 'calls')::integer, 64) AS may_call",
     "runs.may_attempt": "coalesce((request -> 'budget' ->> 'attempts')::integer, 256) AS may_attempt",
     "runs.may_start": "coalesce((request -> 'budget' ->> 'children')::integer, 16) AS may_start",
+    "runs.may_tokens": "(request -> 'budget' ->> 'tokens')::bigint AS may_tokens",
+    "runs.may_cost": "(request -> 'budget' ->> 'cost')::bigint AS may_cost",
+    "runs.may_events": "coalesce((request -> 'budget' ->> 'events')::integer, 50000) AS may_events",
+    "runs.may_bytes": "coalesce((request -> 'budget' ->> 'bytes')::bigint, 52428800) AS may_bytes",
+    "runs.may_try": "coalesce((request -> 'budget' ->> 'fruitless')::integer, 5) AS may_try",
     "runs.wall_clock_ms": "(request -> 'budget' ->> 'wall_clock_ms')::bigint AS wall_clock_ms",
 }
 

@@ -23,7 +23,7 @@ PROMISES = {
     "I10": "no first attempt may outlast its run's deadline, less what is kept back for recovery",
     "I11": "each compensation has its own key, authority and outcome; at most one per effect",
     "I12": "every run ends or waits for a person; what is open has its outbox row, and nothing else has one",
-    "I13": "what is used is what events say, within budgets (turns, calls, wall clock) and allowances",
+    "I13": "what is used and held is what events say, within every budget and allowance",
 }
 """Every verdict the checker gives, in the order it gives them, in an operator's words."""
 

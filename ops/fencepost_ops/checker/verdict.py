@@ -18,6 +18,7 @@ from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables
 from fencepost_ops.checker.families import Families
 from fencepost_ops.checker.keys import keys
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
+from fencepost_ops.checker.purse import Limits, Purse
 from fencepost_ops.checker.replayed import replay_faults
 from fencepost_ops.checker.report import Findings, Report, Totals
 from fencepost_ops.checker.rules import attempts, rules_for
@@ -117,8 +118,10 @@ def _histories(findings: Findings, taken: Snapshot, seen: _Seen) -> None:
 def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow]) -> RunStory:
     run, calls = seen.tables.runs.get(key), seen.calls.get(key, {})
     story = RunStory.of(run, seen.terms)
+    purse = Purse(Limits.of(run))
     for event in events:
         body = body_of(event)
+        findings.broken("I13", purse.tell(story, event, body))
         for invariant, rule in rules_for(event.type):
             findings.broken(invariant, rule(story, event, body))
         if event.type == "ApprovalDecided":
@@ -133,6 +136,7 @@ def _told(findings: Findings, seen: _Seen, key: Key, events: Sequence[EventRow])
     findings.broken("I6", chain.rows(key, run, calls, events, story))
     findings.broken("I9", dispatches.limits(key, story))
     findings.broken("I13", spending.counters(key, run, len(events), story))
+    findings.broken("I13", purse.ends(key, run, story))
     dispatches.unasserted(findings, story)
     _count(findings, events, story)
     return story
