@@ -9,10 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from fencepost.events import SCHEMA_VERSION
+
 
 def knows(planners: Iterable[tuple[str, int]], tools: Iterable[tuple[str, int]]) -> str:
-    """What a process stamps: a JSON list of `planner:NAME@VERSION` and `tool:NAME@VERSION`."""
+    """What a process stamps: a JSON list of `planner:NAME@VERSION`, `tool:NAME@VERSION` and, of the events
+    it reads, `history@VERSION`.
+    """
     known = [planner(*one) for one in planners] + [tool(*one) for one in tools]
+    known += [f"history@{version}" for version in range(1, SCHEMA_VERSION + 1)]
     return json.dumps(sorted(known))
 
 

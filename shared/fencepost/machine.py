@@ -41,14 +41,15 @@ def evolve(view: View | None, event: Event, data: dict[str, Any] | None = None) 
         return _proposed(view, fact)
     if event.call is None:
         changes = _RUN_RULES[kind](view.run, fact)
-        return View(amended(view.run, seq=event.seq, bytes=_bytes(view.run, event), **changes), view.calls)
+        return View(amended(view.run, **_grown(view.run, event), **changes), view.calls)
     old = view.calls[event.call]
     return _moved(view, old, fact, CALL_RULES[kind](old, fact))
 
 
-def _bytes(run: Run, event: Event) -> int:
-    """Of the bodies of its events. Those of the first versions were not counted, and are not now."""
-    return run.bytes + len(event.body.encode()) if event.version >= COUNTED_FROM else run.bytes
+def _grown(run: Run, event: Event) -> Changes:
+    """How long its history is now. The bytes of the first versions' events were not counted, and are not."""
+    size = len(event.body.encode()) if event.version >= COUNTED_FROM else 0
+    return {"seq": event.seq, "bytes": run.bytes + size, "written": max(run.written, event.version)}
 
 
 def next_row(subject: Run | Call) -> tuple[Queue, datetime] | None:
@@ -101,6 +102,7 @@ def _created(fact: Fact) -> Run:
         seq=fact.event.seq,
         tainted=first(None, fact.event.seq, fact.data),
         bytes=len(fact.event.body.encode()) if fact.event.version >= COUNTED_FROM else 0,
+        written=fact.event.version,
         **fact.kept("run_key", "planner", "planner_version", "request", "on_stop"),
         **_placed(fact.data),
     )
@@ -117,7 +119,7 @@ def _proposed(view: View, fact: Fact) -> View:
     if event.call is None:
         raise ValueError("a proposal without a call")
     call = Call(tenant=event.tenant, id=event.call, run=event.run, version=event.seq, **fact.data)
-    run = amended(run, seq=event.seq, bytes=_bytes(run, event), calls=run.calls + 1, open=run.open + 1)
+    run = amended(run, **_grown(run, event), calls=run.calls + 1, open=run.open + 1)
     return View(run, _with(view.calls, call))
 
 
@@ -136,7 +138,7 @@ def _moved(view: View, old: Call, fact: Fact, changes: Changes) -> View:
     new = amended(old, version=seq, **changes, **settled)
     run, tainted = view.run, first(view.run.tainted, seq, fact.data)
     changed = _counts(run, old, new, fact) | _beneath(run, new, fact, ended=ended)
-    run = amended(run, seq=seq, bytes=_bytes(run, fact.event), tainted=tainted, **changed)
+    run = amended(run, **_grown(run, fact.event), tainted=tainted, **changed)
     return View(run, _with(view.calls, new))
 
 

@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 from uuid import UUID
 
-from fencepost.events import GENESIS, Event, chain_fault
+from fencepost.events import GENESIS, SCHEMA_VERSION, Event, chain_fault
 from fencepost.jsontext import encoder
 from fencepost.machine import evolve
 from fencepost.records import amended, reader
@@ -91,6 +91,9 @@ def replay(events: Iterable[Event]) -> View:
     for seq, event in enumerate(events, start=1):
         if fault := chain_fault(event, head, seq):
             raise ReplayError(fault)
+        if event.version > SCHEMA_VERSION:
+            newer = f"of version {event.version}, written by a newer release: replay it with that one"
+            raise ReplayError(f"event {seq} ({event.type}) is {newer}")
         view = View(evolve(None, event).run, calls) if view is None else evolve(view, event)
         head = event.hash
         if event.projection is not None:

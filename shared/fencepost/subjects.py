@@ -32,7 +32,8 @@ class Run:
     events; `fruitless`: turns in a row from which no intent came; `detached`: open calls its turn no longer
     waits for. `root`, `parent`, `parent_call` and `depth` say where in a tree of runs it stands (a root has
     none of the three and depth 0), `below` what its children may use and have used; `markers`: the patches it
-    has met; `traceparent`: the trace its producer asked from.
+    has met; `traceparent`: the trace its producer asked from; `written`: the newest version of its events,
+    which a process has to know to take it on.
     """
 
     tenant: str
@@ -82,6 +83,7 @@ class Run:
     markers: str | None = None
     traceparent: str | None = None
     outages: int = 0
+    written: int = 1
 
 
 @dataclass(frozen=True, slots=True)

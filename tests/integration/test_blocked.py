@@ -5,10 +5,15 @@ from uuid import UUID
 
 import pytest
 
+from fencepost import commands as c
+from fencepost.decide import fold
+from fencepost.events import SCHEMA_VERSION
 from fencepost.knowledge import knows
+from fencepost.ledger import folding
 from fencepost.ledger.blocked import blocked
 from fencepost.ledger.connect import Pool
-from tests.integration.ledger_bench import Bench
+from fencepost.ledger.verify import verify_run
+from tests.integration.ledger_bench import TENANT, Bench
 
 TTL = timedelta(hours=1)
 
@@ -62,3 +67,33 @@ def test_a_tool_nobody_of_its_queue_knows_blocks_its_call(bench: Bench) -> None:
     assert reason == "no living dispatcher knows tool wallet.debit version 1; they know version 2"
     bench.sql("UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = 'd-1'")
     assert found(bench, run) == []  # there is no dispatcher: that is another trouble
+
+
+def test_a_history_that_a_newer_release_wrote_is_left_to_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = bench.start()
+    with monkeypatch.context() as newer:
+        newer.setattr(fold, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        call = bench.debit(run, bench.order())
+    assert bench.run(run).written == SCHEMA_VERSION + 1
+    what = f"a history of version {SCHEMA_VERSION + 1}"
+    before = bench.events(run)
+    assert bench.one(bench.claim_call(run, call)) == c.Unfamiliar(what)
+    denied = bench.cancel(run)
+    assert isinstance(denied, c.Denied)
+    assert denied.why == f"the run has {what}, written by a newer release: decide it with that one"
+    assert bench.events(run) == before
+    stamp(bench, "old", "dispatcher", knows([], [("wallet.debit", 1)]))
+    ((subject, reason, _),) = found(bench, run)
+    assert subject == call
+    assert reason.startswith(f"its history has events of version {SCHEMA_VERSION + 1}, and no living disp")
+    bench.sql("UPDATE fencepost.workers SET ended_at = fencepost.now() WHERE token = 'old'")
+    with bench.ledger._pool.reading() as connection:
+        fault = verify_run(connection, TENANT, run).fault
+    assert fault is not None
+    assert fault.endswith("written by a newer release: replay it with that one")
+    with monkeypatch.context() as newer:
+        newer.setattr(folding, "SCHEMA_VERSION", SCHEMA_VERSION + 1)
+        assert isinstance(bench.one(bench.claim_call(run, call)), c.Send)
+    bench.started.remove(run)  # this release cannot verify it

@@ -177,7 +177,7 @@ COUNTED = {
     "calls_sum",
     "bytes",
 }
-COUNTED |= {"detached", "below"}
+COUNTED |= {"detached", "below", "written"}
 """What the outcome of a call changes in its run."""
 TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost"}
 """What needs no word but the event that says so."""

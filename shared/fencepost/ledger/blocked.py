@@ -21,42 +21,38 @@ WITH alive AS MATERIALIZED (
     WHERE ended_at IS NULL AND knows IS NOT NULL
       AND last_seen > (SELECT fencepost.now()) - %(ttl)s::interval),
 due AS MATERIALIZED (
-    SELECT o.tenant, o.run, o.subject, o.kind, o.queue, o.due_at,
-           CASE o.kind WHEN 'run' THEN r.planner ELSE c.tool END AS name,
-           CASE o.kind WHEN 'run' THEN r.planner_version ELSE c.tool_version END AS version, r.run_key,
-           r.deadline, CASE o.kind WHEN 'run' THEN 'planner:' || r.planner ELSE 'tool:' || c.tool END AS word
+    SELECT o.tenant, o.run, o.subject, o.queue, o.due_at, r.run_key, r.deadline, n.word
     FROM fencepost.outbox o JOIN fencepost.runs r ON r.id = o.run AND r.tenant = o.tenant
     LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.id = o.subject AND c.tenant = o.tenant
-    WHERE o.due_at <= (SELECT fencepost.now()) AND o.dead_at IS NULL
-      AND (o.kind = 'call' OR o.queue = 'planner')
+    CROSS JOIN LATERAL (VALUES
+        (CASE WHEN o.queue = 'planner' THEN 'planner:' || r.planner || '@' || r.planner_version END),
+        ('tool:' || c.tool || '@' || c.tool_version),
+        (CASE WHEN r.written > 1 THEN 'history@' || r.written END)) AS n (word)
+    WHERE n.word IS NOT NULL AND o.due_at <= (SELECT fencepost.now()) AND o.dead_at IS NULL
       AND (%(run)s::uuid IS NULL OR o.run = %(run)s::uuid))
-SELECT tenant, run, run_key, subject, kind, queue, name, version, due_at, deadline,
+SELECT tenant, run, run_key, subject, queue, word, due_at, deadline,
        ARRAY(SELECT DISTINCT substring(k FROM '@([0-9]+)$')::int
              FROM alive a, jsonb_array_elements_text(a.knows) k
-             WHERE a.role = due.queue AND starts_with(k, word || '@') ORDER BY 1)
+             WHERE a.role = due.queue AND starts_with(k, substring(word FROM '^(.*@)[0-9]+$')) ORDER BY 1)
 FROM due
 WHERE EXISTS (SELECT 1 FROM alive a WHERE a.role = due.queue)
-  AND NOT EXISTS (
-    SELECT 1 FROM alive a WHERE a.role = due.queue
-      AND a.knows ? (word || '@' || version))
+  AND NOT EXISTS (SELECT 1 FROM alive a WHERE a.role = due.queue AND a.knows ? word)
 ORDER BY due_at, subject LIMIT %(limit)s
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """One step nobody alive can take: `kind` run (its planner) or call (its tool); `known` are the versions
-    of that name that living processes of the queue do know.
+    """One step nobody alive can take. `missing` is what none of its queue knows, as `fencepost.knowledge`
+    names it; `known` are the versions of the same name that some of them know.
     """
 
     tenant: str
     run: UUID
     run_key: str
     subject: UUID
-    kind: str
     queue: str
-    name: str
-    version: int
+    missing: str
     since: datetime
     deadline: datetime
     known: tuple[int, ...]
@@ -64,10 +60,16 @@ class Blocked:
     @property
     def reason(self) -> str:
         """What is missing, in words."""
-        what = "planner" if self.kind == "run" else "tool"
+        name, _, version = self.missing.rpartition("@")
         others = ", ".join(map(str, self.known))
+        if name == "history":
+            return (
+                f"its history has events of version {version}, and no living {self.queue} reads more than "
+                f"{others or 'the first'}: a newer release has written it"
+            )
+        what = name.replace(":", " ", 1)
         knows = f"they know version {others}" if others else "none knows any version of it"
-        return f"no living {self.queue} knows {what} {self.name} version {self.version}; {knows}"
+        return f"no living {self.queue} knows {what} version {version}; {knows}"
 
 
 def may_look(connection: Connection) -> bool:

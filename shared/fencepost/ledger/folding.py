@@ -14,7 +14,7 @@ from fencepost import commands as c
 from fencepost.decide import approvals, compensate, dispatch, offices, planning, reconcile, recover, repinning
 from fencepost.decide.again import again
 from fencepost.decide.fold import Fold, Known, Presented, Row
-from fencepost.events import Event, EventType, chain
+from fencepost.events import SCHEMA_VERSION, Event, EventType, chain
 from fencepost.ledger.allowances import follow
 from fencepost.ledger.load import Loaded
 from fencepost.ledger.write import Writing
@@ -98,6 +98,8 @@ class Folding:
             return again(fold, command)
         if isinstance(command, c.Claim) and (refusal := self._judge(command, fold)) is not None:
             return refusal
+        if run.written > SCHEMA_VERSION and (strange := _newer(command, run)) is not None:
+            return strange
         if run.seq == 0:
             fold.create()
         try:
@@ -265,6 +267,19 @@ class Folding:
             row = amended(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)
             self.writing.rows[command.tenant, command.subject] = row
             self.loaded.rows[command.tenant, command.subject] = row
+
+
+def _newer(command: c.Command, run: Run) -> c.Answer | None:
+    """Nothing is begun of a history that a newer release has written: what it says there is not known here.
+
+    What has been begun is recorded all the same, and so is evidence.
+    """
+    what = f"a history of version {run.written}"
+    if isinstance(command, c.Claim):
+        return c.Unfamiliar(what)
+    if isinstance(command, c.RequestCancel | c.DecideApproval | c.DecideRepair | c.Repin | c.Restore):
+        return c.Denied(f"the run has {what}, written by a newer release: decide it with that one")
+    return None
 
 
 def place(subject: Run | Call, old: Row | None, fold: Fold) -> Row | None:

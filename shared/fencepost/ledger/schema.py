@@ -113,6 +113,7 @@ runs = Table(
     col("awaiting", Integer, default="0"),
     *(col(name, BigInteger, default="0") for name in ("tokens", "cost", "held_tokens", "held_cost", "bytes")),
     *(col(name, Integer, default="0") for name in ("fruitless", "detached", "depth", "outages")),
+    col("written", Integer, default="1"),
     *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     PrimaryKeyConstraint("id", "tenant"),

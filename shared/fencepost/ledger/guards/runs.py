@@ -55,7 +55,7 @@ _UNCHANGING = f"""
                 AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
                 AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
            OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
-           OR NEW.bytes < OLD.bytes THEN
+           OR NEW.bytes < OLD.bytes OR NEW.written < OLD.written THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
@@ -180,12 +180,12 @@ BEGIN
     END IF;
 {_UNCHANGING.strip(chr(10))}
     -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
-            NEW.held_tokens, NEW.held_cost, NEW.markers)
-       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
-            OLD.held_tokens, OLD.held_cost, OLD.markers)
+    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence,
+            NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
+            NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.markers)
+       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence,
+            OLD.result, OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages,
+            OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
 {_PRESENTED.strip(chr(10))}
     END IF;

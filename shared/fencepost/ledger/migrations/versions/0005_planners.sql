@@ -6,7 +6,7 @@ ALTER TABLE fencepost.runs
     ADD COLUMN held_tokens bigint DEFAULT 0 NOT NULL, ADD COLUMN held_cost bigint DEFAULT 0 NOT NULL,
     ADD COLUMN bytes bigint DEFAULT 0 NOT NULL, ADD COLUMN fruitless integer DEFAULT 0 NOT NULL,
     ADD COLUMN detached integer DEFAULT 0 NOT NULL, ADD COLUMN depth integer DEFAULT 0 NOT NULL,
-    ADD COLUMN outages integer DEFAULT 0 NOT NULL,
+    ADD COLUMN outages integer DEFAULT 0 NOT NULL, ADD COLUMN written integer DEFAULT 1 NOT NULL,
     ADD COLUMN root uuid, ADD COLUMN parent uuid, ADD COLUMN parent_call uuid, ADD COLUMN below text,
     ADD COLUMN markers text, ADD COLUMN traceparent text;
 -- Which run a call has started, and whether its turn still waits for it.
@@ -587,7 +587,7 @@ BEGIN
                 AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
                 AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
            OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
-           OR NEW.bytes < OLD.bytes THEN
+           OR NEW.bytes < OLD.bytes OR NEW.written < OLD.written THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
@@ -610,12 +610,12 @@ BEGIN
             END IF;
         END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence, NEW.result,
-            NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages, NEW.tokens, NEW.cost,
-            NEW.held_tokens, NEW.held_cost, NEW.markers)
-       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence, OLD.result,
-            OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages, OLD.tokens, OLD.cost,
-            OLD.held_tokens, OLD.held_cost, OLD.markers)
+    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence,
+            NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
+            NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.markers)
+       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence,
+            OLD.result, OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages,
+            OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
         IF by_office = 'call' THEN
             via := 'call';
@@ -810,15 +810,17 @@ DECLARE
     done fencepost.memory;
     old fencepost.memory;
     newest bigint;
+    expected boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock(hashtextextended(jsonb_build_array(p_tenant, p_space, p_key)::text, 0));
     -- An operation's key holds its tenant; so asked, the lookup is planned by the operation.
     SELECT * INTO done FROM fencepost.memory m
     WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant;
     IF FOUND THEN
-        RETURN QUERY SELECT CASE WHEN (done.space, done.key, done.version) = (p_space, p_key, p_expected + 1)
+        RETURN QUERY SELECT CASE WHEN (done.space, done.key) = (p_space, p_key)
             AND done.restores IS NOT DISTINCT FROM p_restores
-            AND (done.value = p_value OR p_restores IS NOT NULL OR done.erased_at IS NOT NULL)
+            AND (p_restores IS NOT NULL OR done.version = p_expected + 1
+                AND (done.value = p_value OR done.erased_at IS NOT NULL))
             THEN 'written' ELSE 'other' END, done.version;
         RETURN;
     END IF;
@@ -828,7 +830,14 @@ BEGIN
     END IF;
     SELECT coalesce(max(m.version), 0) INTO newest FROM fencepost.memory m
     WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key;
-    IF newest <> p_expected OR p_restores > newest THEN
+    -- What restored a version stands for it: so a chain of writes is offset from its end to its beginning.
+    SELECT newest = p_expected OR p_restores IS NOT NULL AND EXISTS (
+        WITH RECURSIVE stands AS (
+            SELECT newest AS version
+            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.tenant = p_tenant
+                AND m.space = p_space AND m.key = p_key AND m.version = s.version AND m.restores > 0)
+        SELECT FROM stands s WHERE s.version = p_expected) INTO expected;
+    IF NOT expected OR p_restores > newest THEN
         RETURN QUERY SELECT 'conflict', newest;
         RETURN;
     END IF;
