@@ -7,7 +7,7 @@ import pytest
 
 from fencepost.models import Tokens, Wire
 from fencepost_workers.models import answers
-from fencepost_workers.models.answers import Ending, TooLong, Wanted
+from fencepost_workers.models.answers import Ending, Facts, Means, Piece, TooLong, Wanted, settle
 from fencepost_workers.models.failures import failed, unbilled
 from tests.unit.model_wires import (
     ASK,
@@ -168,6 +168,13 @@ def test_a_block_without_its_end_and_what_comes_after_the_end_leave_no_turn() ->
     assert heard(Wire.MESSAGES, messages([PAY])[1:]).ending is Ending.MALFORMED
     goes_on = [*chat([PAY]), chunk(fragment(0, None, " ", None))]
     assert heard(Wire.CHAT, goes_on).ending is Ending.MALFORMED
+
+
+def test_a_call_that_no_collector_saw_end_is_not_taken_whatever_the_stop_says() -> None:
+    begun = Facts(ended=True, stop="tool_use", means=Means.CALLS, calls=[Piece("pay", "one", "{}")])
+    assert settle(begun).ending is Ending.MALFORMED
+    begun.calls[0].whole = True
+    assert settle(begun).ending is Ending.PROPOSED
 
 
 # -- the rest ------------------------------------------------------------------------------------------------
