@@ -47,7 +47,7 @@ class SimulatedFleet:
         host = Worker(queue, self._spawned, self._world, self._limit)
         self.workers.append(host)
         self.names[host.token] = host.name
-        row = {"token": host.token, "role": host.role, "host": host.name, "pid": self._spawned}
+        row = {"token": host.token, "role": host.role, "host": host.name, "pid": self._spawned, "knows": None}
         self._say(REGISTER, row)
 
     def spawn_relay(self) -> None:

@@ -328,7 +328,7 @@ class _Round:
         vars(worker.ledger)["apply"] = counted(worker.ledger.apply, self.chance)
         self._workers.append(worker)
         row = {"token": worker.token, "role": worker.role, "host": worker.name, "pid": len(self._workers)}
-        self._ledger.owner.execute(REGISTER, row)
+        self._ledger.owner.execute(REGISTER, row | {"knows": None})
         self._thread(f"{queue} {number}", lambda: self._work(worker))
 
     def _work(self, worker: Worker) -> None:
