@@ -171,6 +171,21 @@ def _what_was_is_restored(trial: _Trial) -> Iterator[str]:
     yield from _expect("to write again", trial.write(4, '"c"'), Wrote(5))
 
 
+def _writes_are_offset_one_after_the_other(trial: _Trial) -> Iterator[str]:
+    for expected, value in enumerate(('"a"', '"b"', '"c"')):
+        trial.write(expected, value)
+    yield from _expect("to restore what the last write replaced", trial.write(3, restores=2), Wrote(4))
+    yield from _expect("what the write before it replaced", trial.write(2, restores=1), Wrote(5))
+    key = uuid4().hex
+    last = trial.write(1, restores=0, operation=key)
+    yield from _expect("what the first write replaced", last, Wrote(6))
+    yield from _expect("its repeat", trial.write(1, restores=0, operation=key), Wrote(6))
+    yield from _expect("what is there then", trial.store.read(trial.slot).exists, False)
+    yield from _expect("a write is no restoring", trial.write(1, '"d"'), Conflicting(6))
+    trial.write(6, '"another"')
+    yield from _expect("to restore when another has written", trial.write(1, restores=0), Conflicting(7))
+
+
 def _taint_stays(trial: _Trial) -> Iterator[str]:
     trial.write(0, '"said by a page"', untrusted=True)
     yield from _expect("what an untrusted run wrote", trial.store.read(trial.slot).untrusted, True)
@@ -200,6 +215,7 @@ _TRIALS: Final[tuple[Callable[[_Trial], Iterator[str]], ...]] = (
     _one_operation_at_once_writes_once,
     _tenants_are_apart,
     _what_was_is_restored,
+    _writes_are_offset_one_after_the_other,
     _taint_stays,
     _keys_are_listed_in_order,
 )

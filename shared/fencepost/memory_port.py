@@ -26,7 +26,9 @@ class Slot:
 class Change:
     """What is written: canonical JSON text, or with `restores` what an earlier version was (0: nothing).
 
-    `expected` is the version it takes the place of; 0: there is none yet.
+    `expected` is the version it takes the place of; 0: there is none yet. What restored the expected version
+    counts as that version for whoever restores, so that a run's writes of one key are offset one after the
+    other, the last one first.
     """
 
     expected: int

@@ -56,15 +56,17 @@ DECLARE
     done fencepost.memory;
     old fencepost.memory;
     newest bigint;
+    expected boolean;
 BEGIN
     PERFORM pg_advisory_xact_lock({_SLOT});
     -- An operation's key holds its tenant; so asked, the lookup is planned by the operation.
     SELECT * INTO done FROM fencepost.memory m
     WHERE m.operation = p_operation AND m.tenant IS NOT DISTINCT FROM p_tenant;
     IF FOUND THEN
-        RETURN QUERY SELECT CASE WHEN (done.space, done.key, done.version) = (p_space, p_key, p_expected + 1)
+        RETURN QUERY SELECT CASE WHEN (done.space, done.key) = (p_space, p_key)
             AND done.restores IS NOT DISTINCT FROM p_restores
-            AND (done.value = p_value OR p_restores IS NOT NULL OR done.erased_at IS NOT NULL)
+            AND (p_restores IS NOT NULL OR done.version = p_expected + 1
+                AND (done.value = p_value OR done.erased_at IS NOT NULL))
             THEN 'written' ELSE 'other' END, done.version;
         RETURN;
     END IF;
@@ -74,7 +76,14 @@ BEGIN
     END IF;
     SELECT coalesce(max(m.version), 0) INTO newest FROM fencepost.memory m
     WHERE m.tenant = p_tenant AND m.space = p_space AND m.key = p_key;
-    IF newest <> p_expected OR p_restores > newest THEN
+    -- What restored a version stands for it: so a chain of writes is offset from its end to its beginning.
+    SELECT newest = p_expected OR p_restores IS NOT NULL AND EXISTS (
+        WITH RECURSIVE stands AS (
+            SELECT newest AS version
+            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.tenant = p_tenant
+                AND m.space = p_space AND m.key = p_key AND m.version = s.version AND m.restores > 0)
+        SELECT FROM stands s WHERE s.version = p_expected) INTO expected;
+    IF NOT expected OR p_restores > newest THEN
         RETURN QUERY SELECT 'conflict', newest;
         RETURN;
     END IF;
