@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from fencepost.fields import DecimalText, Instant, TenantId, Unordered
+    from fencepost.joins import Join
     from fencepost.ledger.listings import RunInfo
     from fencepost.loading import load_app
     from fencepost.money import Money
@@ -77,6 +78,7 @@ __all__ = [
     "FirstFailure",
     "Found",
     "Instant",
+    "Join",
     "Lookup",
     "Mismatch",
     "Money",
@@ -114,6 +116,7 @@ _HOMES = {
     "fencepost.dependencies": "Breaker",
     "fencepost.errors": "Conflict FencepostError NotApplied NotFound ScriptError Unreachable UsageError",
     "fencepost.fields": "DecimalText Instant TenantId Unordered",
+    "fencepost.joins": "Join",
     "fencepost.loading": "load_app",
     "fencepost.ledger.listings": "RunInfo",
     "fencepost.money": "Money",

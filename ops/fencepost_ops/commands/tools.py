@@ -16,6 +16,7 @@ from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import Session, app_option, json_option, pass_session
 from fencepost_ops.commands.withdrawals import restore, withdraw, withdrawn
 
+_OF_RUNS: Final = "one run per call, whatever crashes or is redelivered; its end settles the call"
 _TIMES: Final = (("window", "window"), ("settle", "settle"), ("lookups for", "lookup_horizon"))
 
 
@@ -51,7 +52,10 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
-        if tool["mcp"] is not None:
+        if tool["starts"] is not None:
+            planner, version = tool["starts"]["planner"]
+            click.echo(f"  starts  a run of {planner} v{version}, with {', '.join(tool['starts']['tools'])}")
+        elif tool["mcp"] is not None:
             pinned = f"pinned as {tool['mcp']['definition']}" if tool["mcp"]["definition"] else "NOT PINNED"
             click.echo(f"  is      {tool['mcp']['name']} of {', '.join(tool['goes_to'])}, {pinned}")
         elif len(tool["goes_to"]) > 1 or tool["capability"]:
@@ -103,6 +107,8 @@ def _places(tool: Tool) -> list[str]:
 def _described(tool: Tool) -> dict[str, Any]:
     repeat, lookup = tool.contract.repeat, tool.contract.lookup
     risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
+    if tool.child is not None:
+        risk = "What the tools of that run leave. One that did not end in time is UNKNOWN, then a person's."
     if tool.kind == "python":
         risk += " That the function does only what its contract says is its author's word."
     if tool.mcp is not None and tool.mcp.definition is None:
@@ -113,8 +119,8 @@ def _described(tool: Tool) -> dict[str, Any]:
         "kind": tool.kind,
         "effect": str(tool.effect),
         "scope": tool.scope,
-        "class": str(tool_class(tool.effect, tool.contract)),
-        "promise": promise(tool.effect, tool.contract),
+        "class": str(tool_class(tool.effect, tool.contract)) if tool.child is None else "run",
+        "promise": promise(tool.effect, tool.contract) if tool.child is None else _OF_RUNS,
         "residual_risk": risk,
         "window": repeat.window if isinstance(repeat, Dedupes) else None,
         "settle": tool.contract.settle,
@@ -122,6 +128,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "lookup_horizon": lookup.horizon if lookup is not None else None,
         "key": None if tool.key is None else tool.key.to_json(),
         "mcp": None if tool.mcp is None else asdict(tool.mcp),
+        "starts": None if tool.child is None else tool.child.to_json(),
         "attempts": tool.dependency.attempts,
         "goes_to": _places(tool),
         "private": tool.dependency.private,

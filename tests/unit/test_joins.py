@@ -1,0 +1,137 @@
+"""What turns wait for, and what children may use: tables of values."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from fencepost import Budget, Effect, joins, lineage, slices
+from fencepost.budgets import Usage
+from fencepost.children import ChildSpec, join_of
+from fencepost.joins import ALL, Join
+from tests.integration.ledger_app import bench_app
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+SECOND = timedelta(seconds=1)
+ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+@pytest.mark.parametrize(
+    ("join", "told"),
+    [
+        (Join(), None),
+        (Join.first(), {"need": 1, "rest": "cancel"}),
+        (Join.quorum(3, by=SECOND), {"need": 3, "by": "2026-01-02T03:04:06Z", "rest": "cancel"}),
+        (Join.within(SECOND, rest="leave"), {"by": "2026-01-02T03:04:06Z", "rest": "leave"}),
+    ],
+)
+def test_what_a_turn_says_of_its_join(join: Join, told: dict[str, Any] | None) -> None:
+    said = join.told(NOW)
+    if told is None:
+        assert said is None
+        return
+    assert said is not None
+    assert {name: said[name] for name in said if name != "by"} == {n: told[n] for n in told if n != "by"}
+    assert joins.until(said) == (NOW + SECOND if "by" in told else None)
+
+
+@pytest.mark.parametrize(
+    ("join", "succeeded", "after_s", "on"),
+    [
+        ({"need": 2}, 1, 99, False),
+        ({"need": 2}, 2, 0, True),
+        ({"by": "2026-01-02T03:04:06.000000Z"}, 9, 0, False),
+        ({"by": "2026-01-02T03:04:06.000000Z"}, 0, 1, True),
+        ({"need": 2, "by": "2026-01-02T03:04:06.000000Z"}, 1, 1, True),
+        ({"need": 2, "by": "2026-01-02T03:04:06.000000Z"}, 2, 0, True),
+    ],
+)
+def test_when_a_turn_goes_on(join: dict[str, Any], succeeded: int, after_s: int, on: bool) -> None:
+    assert joins.met(join, succeeded=succeeded, now=NOW + after_s * SECOND) is on
+
+
+@pytest.mark.parametrize("wrong", [{"need": 0}, {"by": timedelta(0)}, {"rest": "forget"}])
+def test_a_join_that_cannot_be_waited_for_is_none(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="a join"):
+        Join(**wrong)
+
+
+def test_the_turns_word_goes_before_the_agents_and_that_before_its_tools() -> None:
+    app = bench_app()
+    debit = app.registry["wallet.debit", 1]
+    quorum, first = Join.quorum(2), Join.first()
+    asks = [ChildSpec("p", join=join) for join in (quorum, first)]
+    tools = [type(debit)(**{**vars(debit), "child": spec}) for spec in asks]
+    assert join_of(first, quorum, tools) == first
+    assert join_of(None, first, tools) == first
+    assert join_of(None, None, [tools[0], debit, None]) == quorum
+    assert join_of(None, None, tools) == ALL  # they do not agree
+    assert join_of(None, None, [debit]) == ALL
+
+
+SMALL = Budget(turns=3, calls=4, attempts=5, depth=0, children=0)
+
+
+@pytest.mark.parametrize(
+    ("has", "used", "wanted", "given"),
+    [
+        (Budget(), Usage(), SMALL, {"turns": 3, "depth": 0, "tokens": None}),
+        (Budget(tokens=100), Usage(tokens=60), SMALL, {"tokens": 40}),
+        (Budget(depth=1), Usage(), Budget(turns=1, calls=0, attempts=0, children=0), {"depth": 0}),
+        (Budget(), Usage(turns=14), SMALL, "turns: the child may use 3, and 2 are left of 16"),
+        (Budget(calls=4), Usage(calls=1), SMALL, "calls: the child may use 4, and 3 are left of 4"),
+        (Budget(depth=0), Usage(), SMALL, "depth: the run's budget allows no run below it"),
+        (Budget(cost=5), Usage(), Budget(turns=1, cost=6), "cost: the child may use 6, and 5 are left of 5"),
+        (Budget(children=0), Usage(), SMALL, "children: the child may use 1, and 0 are left of 0"),
+    ],
+)
+def test_a_slice_is_given_whole_or_refused_by_name(
+    has: Budget, used: Usage, wanted: Budget, given: dict[str, Any] | str
+) -> None:
+    piece = slices.carve(has, used, None, wanted)
+    if isinstance(piece, str):
+        assert piece == given
+    else:
+        assert isinstance(given, dict)
+        assert {name: getattr(piece, name) for name in given} == given
+
+
+def test_what_a_child_did_not_use_comes_back_and_no_step_beyond_its_slice_is_charged() -> None:
+    text = slices.hold(slices.hold(None, ONE, slices.held_for(SMALL)), TWO, slices.held_for(SMALL))
+    assert slices.amounts(text)["turns"] == 6
+    used = dict.fromkeys(slices.SHARED, 0) | {"turns": 2, "calls": 9, "tokens": 7, "children": 1}
+    text = slices.give_back(text, ONE, used)
+    both = slices.amounts(text)
+    assert (both["turns"], both["calls"], both["tokens"], both["children"]) == (5, 8, 7, 2)
+    assert slices.give_back(text, ONE, used) == text  # once
+    assert slices.hold(text, TWO, {}) != text
+
+
+def test_a_join_counts_answers_and_forgets_what_it_waits_for_no_longer() -> None:
+    text = slices.joining(None, {"need": 2, "rest": "cancel", "calls": [str(ONE), str(TWO)]})
+    text = slices.ended(text, ONE, succeeded=True)
+    join = slices.read(text).join
+    assert join is not None
+    assert (join["got"], join["calls"]) == (1, [str(TWO)])
+    text = slices.left(text, TWO, stop=True)
+    assert (slices.read(text).join, slices.read(text).stop) == (None, (str(TWO),))
+    assert slices.ended(text, TWO, succeeded=False) is None
+
+
+def test_authority_narrows_on_the_way_down() -> None:
+    app = bench_app()
+    balance, debit = app.registry["wallet.balance", 1], app.registry["wallet.debit", 1]
+    handed = {"above": [str(ONE)], "within": [["wallet.*"], ["wallet.b*", "mail.*"]]}
+    assert lineage.above(json.dumps(handed)) == {ONE}
+    assert lineage.outside(json.dumps(handed), balance) is None
+    assert (
+        lineage.outside(json.dumps(handed), debit)
+        == "this run was handed wallet.b*, mail.*, not wallet.debit"
+    )
+    reads = json.dumps({"above": [], "within": [], "reads": True})
+    assert lineage.outside(reads, balance) is None
+    assert "was started to read" in (lineage.outside(reads, debit) or "")
+    assert lineage.outside("{}", debit) is None
+    assert debit.effect is Effect.REVERSIBLE
