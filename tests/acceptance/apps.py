@@ -36,7 +36,7 @@ from fencepost.declarations import HttpTool
 from fencepost.services import Dependency, DependencyOptions
 from fencepost.tools import Attempt
 from fencepost_ops.examples import orders
-from tests.acceptance import approved_tools, child_tools, mcp_tools, outside_tools, secret_tools
+from tests.acceptance import approved_tools, child_tools, mcp_tools, memory_tools, outside_tools, secret_tools
 
 FOLDER = Path(os.environ["ACCEPTANCE_DIR"])
 SECOND = timedelta(seconds=1)
@@ -354,3 +354,4 @@ outside_tools.add(app, FOLDER)
 approved_tools.add(app, FOLDER)
 mcp_tools.add(app, FOLDER)
 child_tools.add(app)
+memory_tools.add(app, FOLDER)
