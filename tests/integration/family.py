@@ -6,9 +6,9 @@ from uuid import UUID
 
 from pydantic import BaseModel
 
-from fencepost import App, Budget, Effect
+from fencepost import App, Budget, Effect, Proposal
 from fencepost import commands as c
-from fencepost.children import ChildOptions
+from fencepost.children import ChildOptions, ChildTool
 from fencepost.clock import uuid7
 from fencepost.joins import ALL, Join
 from tests.integration.ledger_app import SECOND
@@ -22,12 +22,12 @@ class Question(BaseModel):
     topic: str
 
 
-def declare(app: App, name: str, **more: Unpack[ChildOptions]) -> None:
+def declare(app: App, name: str, **more: Unpack[ChildOptions]) -> ChildTool[Any, Any]:
     """A tool that starts a run, of which the parent's planner is told whatever becomes of it."""
     usual: ChildOptions = {"deadline": 20 * SECOND, "grace": SECOND, "reserve": SECOND, "required": False}
     usual |= {"reconcile_for": 30 * SECOND, "budget": SMALL, "intent": lambda a: ("topic", a.topic)}
     said: ChildOptions = {**usual, **more}
-    app.child(name, planner="p", arguments=Question, effect=Effect.REVERSIBLE, **said)
+    return app.child(name, planner="p", arguments=Question, effect=Effect.REVERSIBLE, **said)
 
 
 def grown(bench: Bench) -> Bench:
@@ -38,6 +38,9 @@ def grown(bench: Bench) -> Bench:
         declare(app, "wallet.must", required=True)
         declare(app, "wallet.deep", budget=NESTED)
         declare(app, "wallet.only", tools=("wallet.b*",))
+        hire = declare(app, "wallet.hire")
+        declare(app, "wallet.fire", deadline=90 * SECOND)
+        hire.compensate(lambda args, _result: Proposal("wallet.fire", {"topic": args.topic}))
         look: ChildOptions = {"budget": SMALL, "required": False}
         app.child("wallet.look", planner="p", arguments=Question, effect=Effect.READ, **look)
     return bench

@@ -237,3 +237,25 @@ def test_people_see_who_started_whom_and_how_long_each_took(family: Bench, no_se
         next(n for n, line in enumerate(listed) if str(one) in line) for one in (run, *children, grandchild)
     ]
     assert place[0] < place[1] < place[4] < place[2] < place[3]
+
+
+def test_what_a_completed_child_did_is_offset_by_what_its_tool_declares_another_run_if_need_be(
+    family: Bench,
+) -> None:
+    run, call, child = asked(family, "wallet.hire", deadline_s=30, budget='{"turns": 5}')
+    family.finish(child)
+    assert heard(family, run, call) == c.Done("SUCCEEDED")
+    family.cancel(run)
+    assert family.status(run) == "COMPENSATING"
+    forward, offset = family.offset(run)
+    assert forward == call
+    other = begin(family, run, offset)  # nothing is left of the budget for it, and it needs nothing
+    born, parent = family.run(other), family.run(run)
+    assert (born.parent, born.depth, "held" in (parent.below or "")) == (run, 1, False)
+    assert born.deadline > parent.deadline
+    family.finish(other)
+    assert heard(family, run, offset) == c.Done("SUCCEEDED")
+    claim = family.claim_stopped(run)
+    assert family.one(claim) == c.Done("STOPPED")
+    (end,) = [e.data for e in family.events(run) if e.type == "RunStopped"]
+    assert (end["offset"], end["not_offset"], family.run(run).effects) == ([str(call)], [], 0)

@@ -259,6 +259,8 @@ def record_compensation(fold: Fold, command: RecordCompensation) -> Answer:
     tool = fold.known.tool(forward.tool, forward.tool_version)
     patience = tool.dependency.reconcile_for if tool else deadlines.MAX_RETRY_AFTER
     quiet = forward.quiet_at if forward.quiet_at and forward.quiet_at < NEVER else forward.in_flight_until
+    if forward.child is not None:  # its run has ended: nothing of it can land any more
+        quiet = None
     start = max(fold.now, quiet or fold.now)
     propose(
         fold,

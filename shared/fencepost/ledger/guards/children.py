@@ -40,9 +40,11 @@ BEGIN
                     || CASE WHEN v_run.tainted THEN '{"tainted": true}' ELSE '{}' END::jsonb,
                 'on_stop', v_run.said -> 'on_stop',
                 'above', coalesce(v_run.request -> 'above', '[]') || to_jsonb(v_run.parent),
-                'within', coalesce(v_run.request -> 'within', '[]')
+                -- What offsets an effect comes from its own tool, and is not held to what was handed down.
+                'within', CASE WHEN v_run.offsets THEN '[]' ELSE coalesce(v_run.request -> 'within', '[]') END
                     || jsonb_build_array(v_run.said -> 'tools'),
-                'reads', (v_run.said ->> 'reads' = 'true' OR v_run.request ->> 'reads' = 'true') IS TRUE),
+                'reads', (v_run.said ->> 'reads' = 'true'
+                    OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
             v_run.call, v_run.depth, v_run.traceparent);
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
