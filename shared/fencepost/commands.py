@@ -60,6 +60,7 @@ __all__ = [
     "ClaimRun",
     "ClaimStopped",
     "Command",
+    "DRAINED",
     "DecideApproval",
     "DecideRepair",
     "Denied",
@@ -283,6 +284,9 @@ class RequestCancel(Command):
     by: str
     reason: str = ""
 
+
+DRAINED: Final = "drained"
+"""The code of a plan lost because its worker was told to end."""
 
 OFFSET: Final = "OFFSET"
 LEAVE: Final = "LEAVE"

@@ -231,9 +231,11 @@ def _planned(run: Run, fact: Fact) -> Changes:
 
 def _plan_lost(run: Run, fact: Fact) -> Changes:
     again: Changes = {"failures": run.failures + 1, "ready_at": fact.time("ready_at")}
+    if fact.data.get("drained"):  # its worker's end was ordered: nobody has failed
+        again["failures"] = run.failures
     if fact.data.get("outage"):  # its provider's failure, not its own
         again["outages"] = run.outages + 1
-    if fact.data.get("taken") is False:  # turned away unread: no turn was spent
+    if fact.data.get("taken") is False:  # turned away unread, or given up: no turn was spent
         again["requests"] = run.requests - 1
     return {"owner": None, **again, **_spent(run, fact)}
 

@@ -173,6 +173,10 @@ class Parts(Protocol):
         """Run these items."""
         ...
 
+    def interruptible(self) -> AbstractContextManager[None]:
+        """Inside, what runs may be cancelled because this process is to end."""
+        ...
+
     def let_go(self, lease: str, owner: str) -> None:
         """Release a lease, soon and best-effort."""
         ...

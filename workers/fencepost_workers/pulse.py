@@ -56,7 +56,7 @@ class Pulse:
 
     A worker that does not tick for `stall_s` seconds is killed; 0: never. What is named in
     `suspects` when it dies has failed once; `republish_s` is the base of the pause until it is tried again.
-    `knows` is stamped once: which versions of planners and tools this process can run (`fencepost.knowledge`).
+    `knows` is stamped once: which versions this process can run (`fencepost.knowledge`).
     """
 
     def __init__(

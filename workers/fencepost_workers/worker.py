@@ -10,7 +10,8 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +43,7 @@ from fencepost_workers.watch import Watch, Watched, ask_to_end
 log = logging.getLogger(__name__)
 
 CLOSE_WITHIN_S = 5.0
+GIVE_UP_WITHIN_S = 3.0  # what is given up is recorded within
 SPARE_S = 15.0  # what a batch may take beyond its patience and one transaction
 RENEW_S = 1.0  # between two looks at the pulse
 RENEW_AGAIN_S = 5.0  # after one that could not be started: each try may cost a process
@@ -84,6 +86,7 @@ class Worker:
         guard = forks.LoopGuard(self.loop)
         self.loop.call_soon(guard.of_this_thread)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._interruptible: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
         self.committer = Committer(self.ledger, self.loop)
@@ -182,6 +185,23 @@ class Worker:
             self._tasks.add(task)  # the loop itself holds its tasks weakly
             task.add_done_callback(self._tasks.discard)
 
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, the task that runs may be cancelled because this process is to end: nothing it has sent has
+        to be accounted for. On the loop only.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        self._interruptible.add(task)
+        try:
+            yield
+        finally:
+            self._interruptible.discard(task)
+
+    def _give_up(self) -> None:
+        for task in tuple(self._interruptible):
+            task.cancel()
+
     def let_go(self, lease: str, owner: str) -> None:
         """Release a lease, soon and best-effort: it only ever says "do not disturb"."""
         self._releaser.put(lease, owner)
@@ -195,6 +215,8 @@ class Worker:
         """Let what is in flight finish and be recorded, then end; what is left its takeover settles."""
         self.drain()
         if not self.slots.idle(patience_s):
+            self.loop.call_soon_threadsafe(self._give_up)
+        if not self.slots.idle(GIVE_UP_WITHIN_S):
             log.warning("stopping with items in flight; their takeover will settle them")
         self._watch.closing()
         self.hearing.stop()

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -337,6 +337,10 @@ class Worker(Host):
     def start(self, works: Sequence[Coroutine[Any, Any, None]]) -> None:
         """See `Parts`: run once the claims are made."""
         self._works += works
+
+    def interruptible(self) -> AbstractContextManager[None]:
+        """See `Parts`: no process of a drill is told to end."""
+        return nullcontext()
 
     def let_go(self, lease: str, owner: str) -> None:
         """See `Parts`."""

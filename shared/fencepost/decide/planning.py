@@ -10,6 +10,7 @@ from fencepost import operations, slices
 from fencepost.budgets import Budget, Usage, budget_of, exhausted, overgrown, unaffordable
 from fencepost.clock import rfc3339
 from fencepost.commands import (
+    DRAINED,
     Answer,
     ClaimRun,
     Done,
@@ -219,7 +220,8 @@ def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
         return Fenced()
     fold.present(run.id, "term")
-    again = retry_at(fold.now, *_pause(fold), command.retry_after)
+    drained = command.code == DRAINED
+    again = fold.now if drained else retry_at(fold.now, *_pause(fold), command.retry_after)
     kept = settled(run, command.spent) | _said(command) | provider.lost(fold, command)
     answer = _lost(fold, command.code, command.message, again, kept)
     if command.stop is not None:

@@ -19,7 +19,7 @@ from typing import Any
 from fencepost import breaker, deadlines
 from fencepost.breaker import DEPENDENCY_FAILED, Blocked, FailureClass, Health, Learnt, State
 from fencepost.clock import rfc3339
-from fencepost.commands import Answer, ClaimRun, Done, Full, RecordPlanLost
+from fencepost.commands import DRAINED, Answer, ClaimRun, Done, Full, RecordPlanLost
 from fencepost.decide import gate
 from fencepost.decide.fold import Fold
 from fencepost.events import EventType
@@ -103,7 +103,13 @@ def answered(fold: Fold) -> None:
 
 
 def lost(fold: Fold, command: RecordPlanLost) -> dict[str, Any]:
-    """Keep what a lost answer tells of its provider; what its event says of that. Before that event."""
+    """Keep what a lost answer tells of its provider; what its event says of that. Before that event.
+
+    What a worker gives up because it is to end was lost by nobody's failure: the run is asked again at once,
+    by the same model, and no turn is spent. What it may have used is charged all the same.
+    """
+    if command.code == DRAINED:
+        return {"drained": True, "taken": False}
     model = _asked(fold)
     if model is None:
         return {}
