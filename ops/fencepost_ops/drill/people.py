@@ -36,6 +36,7 @@ class DrillClient(Client):
         self._app = app
         self._bell = None
         self._by_two = False
+        self._tries = 2
         self._confirm_within = timedelta(hours=1)
         self._pool = sessions
 
@@ -48,7 +49,8 @@ class Producer:
 
     def ask(self, asked: Asked, number: int) -> None:
         """Have a run carried out; the same again is the same run."""
-        limits = {n: v for n in ("turns", "calls", "attempts") if (v := getattr(asked, n)) is not None}
+        named = ("turns", "calls", "attempts", "tokens", "cost")
+        limits = {name: may for name in named if (may := getattr(asked, name)) is not None}
         self._client.enqueue_many(
             [
                 RunRequest(

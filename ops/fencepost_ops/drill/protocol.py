@@ -123,6 +123,8 @@ class Asked(_Strict):
     turns: int | None = Field(None, ge=0)
     calls: int | None = Field(None, ge=0)
     attempts: int | None = Field(None, ge=0)
+    tokens: int | None = Field(None, ge=0)
+    cost: int | None = Field(None, ge=0)
 
 
 class Limits(_Strict):
@@ -141,6 +143,7 @@ class Expect(_Strict):
 
     effects: dict[str, int] = Field(default_factory=dict, description="effects in each service's own book")
     runs: list[str] | None = Field(None, description="status of each run, in their order")
+    reasons: list[str | None] | None = Field(None, description="why each run stopped, in their order")
     calls: dict[str, str] = Field(default_factory=dict, description="state of each call, by its label")
     attempts_at_least: int | None = Field(None, ge=0, description="of all calls together")
     dispatches: int | None = Field(None, ge=0, description="effect requests that reached a service")

@@ -152,7 +152,8 @@ def _plainer_run(run: Asked) -> Changes:
         yield {"input": {name: value for name, value in run.input.items() if name != "reference"}}
     if run.input.get("contract", "dedupes") != "dedupes":
         yield {"input": {**run.input, "contract": "dedupes"}}
-    for name in ("at_s", "deadline_s", "on_stop", "turns", "calls", "attempts", "tenant", "run_key"):
+    limits = ("turns", "calls", "attempts", "tokens", "cost")
+    for name in ("at_s", "deadline_s", "on_stop", *limits, "tenant", "run_key"):
         if getattr(run, name) != getattr(plain, name):
             yield {name: getattr(plain, name)}
 
