@@ -14,9 +14,11 @@ import redis
 from fencepost.models import Wire
 from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_ops.sandbox.provider_book import BOOK_FILE, Asking, ModelBook
+from fencepost_ops.sandbox.provider_shipped import SHIPPED
 from fencepost_relay.publisher import Publisher
 from tests.acceptance.conftest import HOSTILE, checked
 from tests.acceptance.stage import Stage, staged
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 KEYS = {"SUPPORT_OPENAI_KEY": "sk-openai-4c1f9e77", "SUPPORT_ANTHROPIC_KEY": "sk-ant-09b2d3a5"}
@@ -190,3 +192,78 @@ def test_a_message_redelivered_while_the_model_thinks_starts_no_second_request(d
     desk.settled(run, reference)
     assert [one.turn for one in desk.asked(reference)] == [1, 2, 3, 4]
     assert len(desk.stage.events(run, "ModelRequestStarted")) == TURNS
+
+
+THREE = [
+    [{"name": "payments.find", "id": "paid", "arguments": {"order_id": {"$input": "order_id"}}}],
+    [
+        {"name": "payments.find", "id": "again", "arguments": {"order_id": {"$input": "order_id"}}},
+        {"name": "bank.rob", "id": "rob", "arguments": {}},
+        {
+            "name": "wallet.refund",
+            "id": "refund",
+            "arguments": {"order_id": {"$input": "order_id"}, "debit": {"$result": "paid", "path": "id"}},
+        },
+    ],
+    SHIPPED["support"]["turns"][2],
+]
+
+
+@long_only
+def test_a_worker_that_dies_between_effect_and_result_leaves_a_transcript_that_pairs(desk: Desk) -> None:
+    """Three calls in one turn, one of no tool: the provider refuses a transcript that does not pair."""
+    desk.provider.post("/models/script", {"models": {"support": THREE}})
+    desk.provider.post("/models/faults", {"kind": "cut_clean", "turn": 3, "count": 2})
+    desk.order(1)
+    armed = desk.stage.arm("dispatcher", "dispatch.after_effect=crash@2")  # after the first of turn 2
+    run, reference = desk.open_case("support-claude")
+    desk.settled(run, reference)
+    desk.provider.post("/models/script", {"models": {"support": SHIPPED["support"]}})
+    assert armed.fired
+    calls = {label: call.state for label, call in desk.stage.calls(run).items()}
+    assert calls["rob"] == "REJECTED"
+    assert calls["refund"] == "SUCCEEDED"
+    third = [one for one in desk.asked(reference) if one.turn == 3]
+    assert [one.outcome for one in third] == ["cut", "cut", "answered"]
+    assert len({one.body for one in third}) == 1, "the same bytes each time"
+
+
+RANDOM = (
+    "cut_fin",
+    "cut_reset",
+    "cut_clean",
+    "cut_half_event",
+    "error_event",
+    "truncated",
+    "truncated_as_whole",
+)
+RANDOM += (
+    "duplicate_keys",
+    "same_ids",
+    "empty_ids",
+    "index_zero",
+    "usage_missing",
+    "empty",
+    "reset_before_headers",
+)
+
+
+@long_only
+def test_many_cases_under_every_fault_at_random_have_each_effect_once(desk: Desk) -> None:
+    desk.order(45)
+    faults = [{"kind": kind, "probability": 0.03} for kind in RANDOM]
+    faults += [{"kind": "status", "status": n, "probability": 0.03} for n in (429, 500, 503, 529)]
+    desk.provider.post("/models/faults", {"seed": 20261130, "faults": faults})
+    cases = [desk.open_case(agent) for agent in WIRES for _ in range(15)]
+    ends = desk.stage.ended(*(run for run, _ in cases), within_s=120)
+    fired = desk.provider.get("/models/faults")["fired"]
+    assert sum(fired.values()) > 20, fired
+    assert ends.count("COMPLETED") > 30
+    for run, reference in cases:
+        effects = desk.stage.effects(reference)
+        assert max(effects.count("refund"), effects.count("message")) <= 1
+        if desk.stage.status(run) == "COMPLETED":
+            assert effects[-2:] == ["refund", "message"]
+        asked = desk.asked(reference)
+        assert {one.retries for one in asked} == {"0"}
+        assert len(asked) == len(desk.stage.events(run, "ModelRequestStarted"))
