@@ -4,6 +4,8 @@ It has the drill's own tools and two more: `brief.do` deduplicates for a minute 
 `drifting.do` makes is another one each second. Planner `script` proposes what the run's input says, as in
 `{"turns": [[{"tool": "lookup.do", "label": "debit", "arguments": {"reference": "r"}}]]}`, where `arguments`
 may be a text as models write it. After the last turn it finishes, or with `"for_ever": true` begins again.
+`team.ask` starts a run of it whose turns are its arguments; with `"join": {"need": 1, "by_s": 5}` each turn
+waits for so many of those, so long.
 `svc:` principals may use everything, `guest:` ones only what has no effect, and the grants of `leaver:` ones
 are gone by the time their calls are sent.
 """
@@ -15,7 +17,21 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
-from fencepost import App, Context, Contract, Dedupes, Effect, Proposal, Request, Turn
+from pydantic import BaseModel
+
+from fencepost import (
+    PER_PROPOSAL,
+    App,
+    Budget,
+    Context,
+    Contract,
+    Dedupes,
+    Effect,
+    Join,
+    Proposal,
+    Request,
+    Turn,
+)
 from fencepost.authority import AllowList, AuthorizationDecision, AuthorizationRequest, Grant
 from fencepost.clock import boottime
 from fencepost.services import DependencyOptions
@@ -24,7 +40,7 @@ from fencepost_ops.drill.app import REFUSED, SECOND, SETTLE, Done, Order
 from fencepost_ops.drill.services import SUFFIX
 
 MINUTE: Final = timedelta(minutes=1)
-_IRREVERSIBLE: Final = ("brief.do", "drifting.do")
+_IRREVERSIBLE: Final = ("brief.do", "drifting.do", "team.ask")
 
 
 class _Leaving:
@@ -91,6 +107,27 @@ def drifting(args: Order) -> Request:
     return Request.post("/effects", json={"reference": args.reference, "memo": f"made at {boottime():.3f}"})
 
 
+class Turns(BaseModel):
+    """What a run is to do, turn by turn."""
+
+    turns: list[list[dict[str, Any]]]
+
+
+app.child(
+    "team.ask",
+    planner="script",
+    arguments=Turns,
+    effect=Effect.IRREVERSIBLE,
+    intent=PER_PROPOSAL,
+    budget=Budget(turns=4, calls=8, attempts=16, depth=0, children=0),
+    deadline=30 * SECOND,
+    grace=SECOND,
+    reserve=2 * SECOND,
+    reconcile_for=60 * SECOND,
+    required=False,
+)
+
+
 @app.planner("script", version=1)
 def script(context: Context) -> Turn:
     """What the input says for this turn."""
@@ -98,7 +135,14 @@ def script(context: Context) -> Turn:
     if context.turn > len(turns) and not context.input.get("for_ever"):
         return Turn(finish={"done": True})
     wanted = turns[(context.turn - 1) % len(turns)]
-    return Turn([_proposed(one) for one in wanted])
+    return Turn([_proposed(one) for one in wanted], join=_join(context.input.get("join")))
+
+
+def _join(told: Mapping[str, Any] | None) -> Join | None:
+    if told is None:
+        return None
+    by = timedelta(seconds=told["by_s"]) if "by_s" in told else None
+    return Join(told.get("need"), by, told.get("rest", "cancel"))
 
 
 def _proposed(one: Mapping[str, Any]) -> Proposal:
