@@ -160,14 +160,17 @@ class ToolResult:
 
     @classmethod
     def of(cls, result: Mapping[str, Any]) -> ToolResult:
-        """The result of a `tools/call` as it came; what is no list of blocks counts as none."""
-        content = result.get("content")
+        """The result of a `tools/call` as it came; what is no list of blocks counts as none.
+
+        Whatever `isError` says but false is an error: "true" and 1 pass for booleans elsewhere.
+        """
+        content, failed = result.get("content"), result.get("isError")
         blocks = content if isinstance(content, list) else []
         return cls(
             content=tuple(one for one in blocks if isinstance(one, dict)),
             structured=result.get("structuredContent"),
-            has_structured="structuredContent" in result,
-            is_error=result.get("isError") is True,
+            has_structured=result.get("structuredContent") is not None,
+            is_error=failed is not None and failed is not False,
         )
 
 

@@ -1,6 +1,7 @@
 """What an MCP server's answers prove, what is stored of a call, and what a definition is. Tables."""
 
 import json
+import os
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Contract, Dedupes, Effect, Found, Lookup, Natural, NotApplied, UsageError
+from fencepost.clock import boottime
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.mcp import (
     CHANGED,
@@ -30,6 +32,7 @@ from fencepost.secrets import SecretRef
 from fencepost.tools import Absent, LookupResult, Response, Tool, Unclear
 from fencepost_ops.doctor.mcp import judge_mcp
 from fencepost_workers.tools import mcp
+from fencepost_workers.tools.mcp_wire import Held, Wire
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 URL = "https://notes.example.com/mcp"
@@ -93,6 +96,34 @@ def test_an_error_result_proves_nothing_unless_the_tool_says_so() -> None:
     said = judged(noted(errors_apply_nothing=True), failed)
     assert said == Refused("tool_error", "it broke", retryable=False)
     assert isinstance(judged(noted(effect=Effect.READ), failed), Refused)
+
+
+@pytest.mark.parametrize("said", [True, "true", 1, "false", {}])
+def test_whatever_is_error_says_but_false_is_an_error(said: Any) -> None:
+    assert ToolResult.of({"content": [], "isError": said}).is_error
+    assert not ToolResult.of({"content": [], "isError": False}).is_error
+    assert not ToolResult.of({"content": []}).is_error
+
+
+def test_no_structured_content_is_the_text() -> None:
+    text = [{"type": "text", "text": '{"id": "n1"}'}]
+    assert ToolResult.of({"content": text, "structuredContent": None}).value == {"id": "n1"}
+
+
+def test_a_wire_lets_one_call_out_and_none_late_or_after_the_end() -> None:
+    wire = Wire(boottime() + 60, "effect", os.getpid())
+    wire.leave()
+    with pytest.raises(Held):
+        wire.leave()
+    assert wire.touched == 1
+    late = Wire(boottime() - 1, "effect", os.getpid())
+    with pytest.raises(Held):
+        late.leave()
+    assert (late.touched, late.held_back and late.held_back.code) == (0, "deadline_passed")
+    ended = Wire(boottime() + 60, "effect", os.getpid(), closed=True)
+    with pytest.raises(Held):
+        ended.leave()
+    assert ended.touched == 0
 
 
 def test_a_result_is_an_effect_whatever_it_looks_like() -> None:

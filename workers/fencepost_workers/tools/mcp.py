@@ -318,12 +318,14 @@ async def _in_time(job: asyncio.Future[None], wire: Wire, seconds: float) -> Non
 
 
 async def _left(job: asyncio.Future[None], wire: Wire, process: ServerProcess | None) -> None:
-    """End a session: one that has its answer may close in peace, for a moment; any other ends now."""
-    if wire.answered.is_set() and not job.done():
-        await asyncio.wait({job}, timeout=CLOSE_S)
+    """End a session: one that has its answer may close in peace, for what is left of a moment; others now."""
+    peace = min(CLOSE_S, max(0.0, wire.until - boottime())) if wire.answered.is_set() else 0.0
+    until = boottime() + peace
+    if peace and not job.done():
+        await asyncio.wait({job}, timeout=peace)
     wire.closed = True
     if process is not None:
-        await process.end(within_s=CLOSE_S if wire.answered.is_set() else 0)
+        await process.end(within_s=until - boottime())
     if not job.done():
         job.cancel()
         await asyncio.wait({job}, timeout=CLOSE_S)

@@ -40,6 +40,7 @@ class ServerProcess:
         self._process = process
         self._most_bytes = most_bytes
         self._said = bytearray()
+        self._ended = False
         self._listening = asyncio.ensure_future(self._listen())
 
     @classmethod
@@ -132,7 +133,10 @@ class ServerProcess:
             to.close()
 
     async def end(self, *, within_s: float) -> None:
-        """End it: it may end by itself within this time, then its whole group is killed. Total."""
+        """End it: it may end by itself within this time, then its whole group is killed. Total; once."""
+        if self._ended:
+            return
+        self._ended = True
         if self._process.stdin is not None:
             self._process.stdin.close()
         await self._gone(within_s)
