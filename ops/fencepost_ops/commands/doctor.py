@@ -159,8 +159,9 @@ def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
     yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
     if app is not None:
         yield from judge_secrets(settings.secrets_dir, app)
-        yield from judge_mcp(app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name)))
-        yield from judge_mcp(app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name)))
+        yield from judge_mcp(
+            app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name))
+        )
 
 
 def _policies(session: Session) -> Iterator[Finding]:
