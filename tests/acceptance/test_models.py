@@ -228,7 +228,7 @@ def test_a_worker_that_dies_between_effect_and_result_leaves_a_transcript_that_p
     assert len({one.body for one in third}) == 1, "the same bytes each time"
 
 
-RANDOM = (
+RANDOM: tuple[str, ...] = (
     "cut_fin",
     "cut_reset",
     "cut_clean",

@@ -172,8 +172,8 @@ async def _one(planner: Any, row: Row, wire: Wire) -> Outcome:
     except NoTurn as lost:
         return Outcome(lost.code, _charged(lost.spent), lost.stop)
     if turn.proposals:
-        written = [json.loads(proposal.arguments) for proposal in turn.proposals]
-        proposed = table.CALLS if written == list(_WRITTEN) else f"WRONG CALLS {written}"
+        written = [proposal.arguments for proposal in turn.proposals]
+        proposed = table.CALLS if written == [json.dumps(one) for one in _WRITTEN] else f"WRONG {written}"
         return Outcome(proposed, _charged(turn.spent))
     return Outcome(table.EMPTY if turn.finish is None else table.CLAIM, _charged(turn.spent))
 
