@@ -73,6 +73,8 @@ class FleetOptions:
     flower: bool = False
     sandbox_port: int = 0
     flower_port: int = 0
+    api: bool = False
+    api_port: int = 0
     fsync: bool = True
     movable_clock: bool = False
     sandbox_faults: Any = None
@@ -92,6 +94,7 @@ class Fleet:
         self.sandbox: SandboxProcess | None = None
         self.group: ProcessGroup
         self.flower_url: str | None = None
+        self.api_url: str | None = None
         self._progress: Callable[[str], object] = lambda _: None
 
     def __enter__(self) -> Self:
@@ -206,6 +209,10 @@ class Fleet:
             self.add(name, [sys.executable, "-m", "fencepost_workers", INTAKE, name], "producer")
         if self.options.flower:
             self._add_flower()
+        if self.options.api:
+            port = self.options.api_port or free_port()
+            self.api_url = f"http://127.0.0.1:{port}"
+            self.add("api", [sys.executable, "-m", "fencepost_ops.cli", "api", "--port", str(port)], "api")
 
     def _add_flower(self) -> None:
         port = self.options.flower_port or free_port()

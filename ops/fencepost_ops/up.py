@@ -82,6 +82,8 @@ class Scale(click.ParamType[tuple[str, int]]):
     help="0: the one it had on this data, at first any free one. Requests in the ledger name it.",
 )
 @click.option("--flower-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
+@click.option("--api/--no-api", default=False, help="The HTTP interface for producers.")
+@click.option("--api-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
 @app_option
 @pass_session
 def up(
@@ -92,6 +94,8 @@ def up(
     flower: bool,
     sandbox_port: int,
     flower_port: int,
+    api: bool,
+    api_port: int,
 ) -> None:
     """Run a whole fleet on this machine until Ctrl-C: Postgres, Valkey, relay, workers, Flower, sandbox.
 
@@ -99,11 +103,12 @@ def up(
     all is up, `. DATA/env` in another shell lets `fencepost enqueue`, `runs` and the others talk to it.
     """
     app_path = session.settings().app or ORDERS
-    need_parts("up", flower=flower)
+    need_parts("up", flower=flower, api=api)
     app = load_app(app_path)
     check_environment(app, {SANDBOX_VARIABLE} if sandbox else set())
     check_signing(app, session.settings().signing_keys)
-    for option, port in (("--sandbox-port", sandbox_port), ("--flower-port", flower_port)):
+    ports = {"--sandbox-port": sandbox_port, "--flower-port": flower_port, "--api-port": api_port}
+    for option, port in ports.items():
         _need_port(option, port)
     options = FleetOptions(
         app=app_path,
@@ -114,6 +119,8 @@ def up(
         flower=flower,
         sandbox_port=sandbox_port,
         flower_port=flower_port,
+        api=api,
+        api_port=api_port,
     )
     with _explained(), _Signals() as signals, DataDirLock(data):
         _run(Fleet(options), data, signals)
@@ -266,6 +273,8 @@ def _block(fleet: Fleet, data: Path) -> str:
     lines.append(("intake", f"queue {queue}, for tenant {tenant} as {principal}"))
     if fleet.flower_url is not None:
         lines.append(("Flower", fleet.flower_url))
+    if fleet.api_url is not None:
+        lines.append(("HTTP", f"{fleet.api_url} (tokens: fencepost tokens new)"))
     table = "\n".join(f"  {name:<12} {text}" for name, text in lines)
     shell = (
         f"  . {shlex.quote(str(data / 'env'))}\n  fencepost enqueue --help; fencepost runs; fencepost workers"

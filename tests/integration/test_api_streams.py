@@ -90,6 +90,9 @@ def test_a_stream_is_resumed_at_another_process_without_a_gap(api: Api, bench_of
         assert (seen[-1].event, seen[-1].data["status"]) == ("end", "STOPPED")
         kept = bench.sql("SELECT seq, type FROM fencepost.events WHERE run = %s ORDER BY seq", run)
         assert [(frame.id, frame.event) for frame in seen[:-1]] == kept
+        leases = [frame.data["body"] for frame in seen if frame.event == "LeaseAcquired"]
+        assert leases
+        assert all(set(body) == {"fence"} for body in leases)  # our processes are no tenant's business
         over = client.get(f"/v1/runs/{run}/events/stream", headers={"Last-Event-ID": str(seen[-1].id)})
         assert over.status_code == 204  # by which a browser comes back no more
         with stream(client, run) as answer:
