@@ -18,11 +18,12 @@ from fencepost_ops.drill.sabotages.processes import PROCESSES
 from fencepost_ops.drill.sabotages.proposals import PROPOSALS
 from fencepost_ops.drill.sabotages.refusals import REFUSALS
 from fencepost_ops.drill.sabotages.runs import RUNS
+from fencepost_ops.drill.sabotages.spending import SPENDING
 from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *AUTHORITY, *GUARDS)
+_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *AUTHORITY, *SPENDING, *GUARDS)
 SABOTAGES: Final[dict[str, Sabotage]] = {
     one.name: replace(one, refusal=REFUSALS.get(one.name)) for one in _ALL
 }

@@ -20,6 +20,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "fence_ignored.code": "is not the accepted one",
     "approval_of_one_suffices.code": "cannot approve or deny it like this",
     "allowance_let_go_too_early.code": "no attempt goes beyond it",
+    "answers_uncounted.code": "what its models use and hold moves",
     "history_edited.granted": "events is append-only: UPDATE is refused",
 }
 """By the name of each sabotage that Postgres is said to hold."""
