@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 from pydantic import BaseModel
 
 from fencepost import App, Context, Effect, Turn
@@ -17,6 +18,7 @@ from fencepost.memory_port import Change, Listed, Slot, Stored, WriteAnswer, Wri
 from fencepost.retrieval import Document, OnStale
 from fencepost.states import Queue
 from fencepost.tools import Attempt, Proposal
+from fencepost_ops.database import LedgerDatabase
 from fencepost_workers.compensator import Compensator
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
@@ -100,6 +102,13 @@ def remembering_app(replica: Lagging, library: Library) -> App:
     app.memory("notes", per_attempt=5 * SECOND)
     app.memory("plans", required=True, max_bytes=100)
     app.memory("afar", store=replica, wait=0.3 * SECOND, per_attempt=5 * SECOND)
+    app.memory(
+        "elsewhere",
+        dsn="env:TEST_MEMORY_DSN",
+        replica="env:TEST_MEMORY_REPLICA",
+        wait=0.3 * SECOND,
+        per_attempt=5 * SECOND,
+    )
     day = timedelta(days=1)
 
     def search(args: Query, attempt: Attempt) -> list[Document]:
@@ -123,7 +132,9 @@ def remembering_app(replica: Lagging, library: Library) -> App:
             return Turn([Proposal(s["tool"], s["arguments"], s["call_id"]) for s in turns[context.turn - 1]])
         return Turn(finish={"done": True})
 
-    app.allow("svc:*", ["notes.*", "plans.*", "afar.*", "docs.*", "marked.*", "strict.*", "web.*"])
+    app.allow(
+        "svc:*", ["notes.*", "plans.*", "afar.*", "elsewhere.*", "docs.*", "marked.*", "strict.*", "web.*"]
+    )
     return app
 
 
@@ -197,6 +208,17 @@ class Memories:
                 key,
             )
         ]
+
+
+COPY = "SELECT * FROM fencepost.memory ORDER BY tenant, space, key, version"
+
+
+def copy(primary: LedgerDatabase, replica: LedgerDatabase) -> None:
+    """Have the replica know what the primary knows now."""
+    with psycopg.connect(primary.owner) as there, psycopg.connect(replica.owner) as here:
+        known = here.execute(COPY).fetchall()
+        for row in there.execute(COPY).fetchall()[len(known) :]:
+            here.execute(f"INSERT INTO fencepost.memory VALUES ({', '.join(['%s'] * len(row))})", row)
 
 
 @contextmanager

@@ -14,13 +14,16 @@ from fencepost.ledger.verify import verify_run
 from fencepost.memory_port import Slot
 from fencepost.states import Queue
 from fencepost.testing import FAULTS
+from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres, LocalValkey
 from fencepost_workers.contexts import views
+from fencepost_workers.tools import memory
 from tests.integration.conftest import copied
 from tests.integration.memory_shop import (
     Lagging,
     Library,
     Memories,
+    copy,
     document,
     remembering,
     remembering_app,
@@ -165,6 +168,46 @@ def test_no_connection_is_held_while_a_replica_is_waited_for(memories: Memories)
     assert memories.result(run, "r")["stale"] is True
     stats = memories.shop.worker.pool._pool.get_stats()
     assert stats["pool_available"] == stats["pool_size"]
+
+
+@pytest.fixture
+def elsewhere(
+    postgres: LocalPostgres, template: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[LedgerDatabase, LedgerDatabase]]:
+    """Another database with memory of its own, and a copy of it that lags until it is refreshed."""
+    with copied(postgres, template) as primary, copied(postgres, template) as replica:
+        monkeypatch.setenv("TEST_MEMORY_DSN", primary.dsns["worker"])
+        monkeypatch.setenv("TEST_MEMORY_REPLICA", replica.dsns["worker"])
+        yield primary, replica
+        memory.close_pools()
+
+
+def test_memory_in_another_database_is_read_from_a_copy_that_lags(
+    memories: Memories, elsewhere: tuple[LedgerDatabase, LedgerDatabase]
+) -> None:
+    primary, replica = elsewhere
+    first = memories.send([write("plan", "v1", 0, "elsewhere")])
+    memories.settle()
+    assert memories.result(first, "w") == {"version": 1}
+    assert memories.versions("plan", "elsewhere") == []  # nothing of it is in the ledger's own
+    copy(primary, replica)
+    stranger = memories.send([read("plan", "elsewhere")])
+    run = memories.send([write("plan", "v2", 1, "elsewhere")], [read("plan", "elsewhere")])
+    memories.settle()
+    assert memories.result(stranger, "r")["value"] == "v1"
+    said = memories.result(run, "r")
+    assert (said["stale"], said["have"], said["need"]) == (True, 1, 2)
+    copy(primary, replica)
+    again = memories.send([read("plan", "elsewhere"), step("elsewhere.list", "l")])
+    memories.settle()
+    assert memories.result(again, "r")["value"] == "v2"
+    assert memories.result(again, "l")["keys"] == [{"key": "plan", "version": 2, "untrusted": False}]
+
+
+def test_a_memory_whose_database_is_not_named_says_which_variable_to_set(memories: Memories) -> None:
+    run = memories.send([write("plan", "v", 0, "elsewhere")])
+    memories.settle()
+    assert memories.calls(run)["w"] == ("FAILED", "memory elsewhere: set TEST_MEMORY_DSN")
 
 
 def lost(memories: Memories, spec: str, *turns: list[Step]) -> UUID:

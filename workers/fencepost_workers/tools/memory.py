@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from fencepost import commands as c
-from fencepost.errors import UsageError
+from fencepost.errors import NotApplied, UsageError
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.memories import PostgresMemory, written_by_run
 from fencepost.memory import (
@@ -61,7 +61,11 @@ def served(worker: Parts, tool: Tool, order: c.Send) -> Tool:
     def write(args: Write | Restore, attempt: Attempt) -> Any:
         writer = Writer(attempt.operation_key, attempt.run, attempt.call, order.tainted, attempt.deadline)
         slot = Slot(call.tenant, spec.space, args.key)
-        return wrote(args, _writable(worker, spec).write(slot, change_of(args), writer))
+        try:
+            store = _writable(worker, spec)
+        except UsageError as error:  # nothing has been sent
+            raise NotApplied("memory_unavailable", str(error)) from None
+        return wrote(args, store.write(slot, change_of(args), writer))
 
     async def read(args: Read | List, attempt: Attempt) -> Any:
         if isinstance(args, List):
@@ -144,10 +148,15 @@ def _pool(space: str, dsn: str) -> Pool:
     with _lock:
         if key not in _pools:
             _pools[key] = Pool(known, "fencepost-memory", POOL_SIZE)
-            atexit.register(_close, *key)
         return _pools[key]
 
 
-def _close(pid: int, dsn: str) -> None:
-    if pid == os.getpid() and (pool := _pools.pop((pid, dsn), None)) is not None:
-        pool.close()
+def close_pools() -> None:
+    """Close this process's sessions with databases of memories other than the ledger's."""
+    with _lock:
+        mine = [key for key in _pools if key[0] == os.getpid()]
+        for key in mine:
+            _pools.pop(key).close()
+
+
+atexit.register(close_pools)
