@@ -259,3 +259,41 @@ def test_what_a_completed_child_did_is_offset_by_what_its_tool_declares_another_
     assert family.one(claim) == c.Done("STOPPED")
     (end,) = [e.data for e in family.events(run) if e.type == "RunStopped"]
     assert (end["offset"], end["not_offset"], family.run(run).effects) == ([str(call)], [], 0)
+
+
+def test_what_was_not_begun_is_cancelled_and_what_other_tools_do_is_waited_for(family: Bench) -> None:
+    run = family.start()
+    claim = family.claim_run(run)
+    assert isinstance(family.one(claim), c.Plan)
+    topics = [("wallet.ask", {"topic": family.order()}) for _ in range(3)]
+    turn = family.turn(run, claim, *topics, ("wallet.note", {"order": family.order()}))
+    family.one(replace(turn, join=Join.quorum(1, by=timedelta(seconds=5))))
+    asked_first, asked_second, unsent, note = turn.call_ids
+    first = begin(family, run, asked_first)
+    begin(family, run, asked_second)
+    family.ahead(6)
+    assert not due(family, run)  # its time is over, but the note is not
+    family.finish(first)
+    assert heard(family, run, asked_first) == c.Done("SUCCEEDED")
+    assert [family.state(call) for call in (asked_second, unsent)] == ["DISPATCHING", "CANCELLED"]
+    assert family.call(asked_second).detached
+    assert not due(family, run)
+    family.succeed(run, note)
+    assert due(family, run)
+    assert family.status(run) == "ACTING"  # none of them was required
+
+
+def test_a_child_is_born_of_what_its_parent_has_read_and_what_it_reads_taints_its_parent(
+    family: Bench,
+) -> None:
+    _, _, child = asked(family, budget='{"tainted": true}')
+    family.claim_run(child)
+    assert isinstance(family.one(family.claim_run(child)), c.Plan)
+    assert family.run(child).tainted == 1
+    run, call, child = asked(family)
+    (look,) = family.plan(child, ("wallet.balance", {"order": family.order()}))
+    family.succeed(child, look)
+    family.finish(child)
+    assert family.run(run).tainted is None
+    heard(family, run, call)
+    assert family.run(run).tainted is not None

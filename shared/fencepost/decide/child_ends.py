@@ -14,6 +14,7 @@ from fencepost import deadlines, slices
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Answer, ClaimDoubt, Done, Moved, Payload, Tell, Unfamiliar
+from fencepost.decide import allow
 from fencepost.decide.dispatch import mark_unknown
 from fencepost.decide.fold import Child, Fold, lease_body
 from fencepost.decide.stopping import after_call
@@ -38,7 +39,7 @@ def claim_child(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answ
     child = fold.children.get(call.child) if call.child is not None else None
     if child is not None and not _ended(child.run):
         return _wait(fold, call, tool, command, child.run)
-    _take(fold, call, command)
+    _take(fold, call, tool, command)
     if child is None:
         if call.state == C.DISPATCHING:
             mark_unknown(fold, call, tool, Unsure("child_lost", "its run is not in this ledger"))
@@ -54,10 +55,12 @@ def _ended(run: Run) -> bool:
     return run.status in RUN_ENDS and not run.open
 
 
-def _take(fold: Fold, call: Call, command: ClaimDoubt) -> None:
+def _take(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> None:
     fold.present(call.id, "claim")
     fold.takeovers = 0
-    fold.emit(E.LEASE_ACQUIRED, lease_body(command), call=call.id)
+    restored = call.restored is not None and call.reserved is None
+    owed = allow.caught_up(fold, call, tool) if restored else {}
+    fold.emit(E.LEASE_ACQUIRED, lease_body(command) | owed, call=call.id)
 
 
 def _wait(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, run: Run) -> Answer:
@@ -67,8 +70,9 @@ def _wait(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, run: Run) -> 
     if call.state == C.DISPATCHING and not late and why is None:
         if call.ready_at > fold.now:
             return Moved()  # nothing to say: the row goes back to where it stands
-        return _defer(fold, call, command, last, f"its run is {run.status}")
-    _take(fold, call, command)
+        _take(fold, call, tool, command)
+        return _defer(fold, call, last, f"its run is {run.status}")
+    _take(fold, call, tool, command)
     if call.state == C.DISPATCHING and late:
         silent = f"its run did not end by {rfc3339(run.deadline)}; it is {run.status}"
         mark_unknown(fold, call, tool, Unsure("child_silent", silent))
@@ -77,9 +81,9 @@ def _wait(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt, run: Run) -> 
     if call.state == C.UNKNOWN and until is not None and fold.now >= until:
         return _repair(fold, call, f"its run {run.id} is {run.status} beyond the reconciliation deadline")
     if why is None:
-        return _defer(fold, call, None, until or last, f"its run is {run.status}")
+        return _defer(fold, call, until or last, f"its run is {run.status}")
     again = min(deadlines.plus(fold.now, TELL_AGAIN), until or last)
-    _defer(fold, call, None, again, why)
+    _defer(fold, call, again, why)
     assert call.child is not None
     return Tell(fold.call(call.id), call.child, why)
 
@@ -93,9 +97,7 @@ def _why_stop(fold: Fold, call: Call, *, late: bool) -> str | None:
     return "its deadline has passed" if late else None
 
 
-def _defer(fold: Fold, call: Call, command: ClaimDoubt | None, until: datetime, reason: str) -> Answer:
-    if command is not None:
-        _take(fold, call, command)
+def _defer(fold: Fold, call: Call, until: datetime, reason: str) -> Answer:
     now = fold.call(call.id)
     body = {"ready_at": rfc3339(until), "reason": reason, "fence": now.fence, "asks": now.asks}
     fold.emit(E.RECONCILIATION_DEFERRED, body, call=call.id)
