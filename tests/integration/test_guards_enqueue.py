@@ -1,12 +1,14 @@
 """What a producer may hand in: nothing so deep, or with numbers so long, that no worker could read it."""
 
 import json
+from datetime import timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
 from fencepost import Budget
+from fencepost.budgets import LIMITS, MAX_WALL_CLOCK
 from tests.integration.ledger_bench import TENANT, Bench
 
 ENQUEUE = "SELECT fencepost.enqueue_run(%s, %s, 'p', 1, 'svc', %s::jsonb, '1 h')"
@@ -102,6 +104,35 @@ def test_a_budgets_absent_limits_are_the_usual_ones(module_bench: Bench) -> None
     assert taken(json.dumps(Budget().to_json()))
     assert not taken('{"turns": 17}')
     assert not taken('{"wall_clock_ms": 1000}')
+
+
+def ends(least: int, most: int) -> list[str]:
+    """What stands at the ends of a range and beyond them, and what is no number."""
+    numbers = [least - 1, least, most, most + 1, 10**15, 10**16, 10**20]
+    return [*map(str, numbers), "null", "true", '"3"', "1.5", "[1]"]
+
+
+RANGES = LIMITS | {"wall_clock_ms": (1, MAX_WALL_CLOCK // timedelta(milliseconds=1))}
+
+
+@pytest.mark.parametrize("name", [*RANGES, "turn", "wall_clock"])
+def test_the_ledger_takes_exactly_the_budgets_that_the_client_takes(module_bench: Bench, name: str) -> None:
+    for value in ends(*RANGES.get(name, (0, 9))):
+        text = f'{{"{name}": {value}}}'
+        try:
+            Budget.from_json(json.loads(text))
+            fine = True
+        except ValueError:
+            fine = False
+        try:
+            module_bench.producer.execute(
+                "SELECT fencepost.enqueue_run(%s, %s, 'p', 1, 'svc', '1', '1 h', %s::jsonb)",
+                [TENANT, module_bench.order(), text],
+            )
+            said = None
+        except psycopg.Error as error:
+            said = error.sqlstate
+        assert said == (None if fine else "FP422"), text
 
 
 @pytest.mark.parametrize("version", [0, -1])

@@ -187,8 +187,8 @@ class Outcome:
             found.append(f"runs: expected {', '.join(expect.runs)}, they are {', '.join(statuses)}")
         reasons = [run.reason for run in self.runs]
         if expect.reasons is not None and reasons != expect.reasons:
-            wanted, had = (", ".join(map(str, why)) for why in (expect.reasons, reasons))
-            found.append(f"stop reasons: expected {wanted}, they are {had}")
+            wanted, told = (", ".join(map(str, why)) for why in (expect.reasons, reasons))
+            found.append(f"stop reasons: expected {wanted}, they are {told}")
         attempts = sum(call.attempts for call in self.calls)
         if expect.attempts_at_least is not None and attempts < expect.attempts_at_least:
             found.append(f"attempts: expected {expect.attempts_at_least} or more, there were {attempts}")
