@@ -112,7 +112,7 @@ def ends(least: int, most: int) -> list[str]:
     return [*map(str, numbers), "null", "true", '"3"', "1.5", "[1]"]
 
 
-RANGES = LIMITS | {"wall_clock_ms": (1, MAX_WALL_CLOCK // timedelta(milliseconds=1))}
+RANGES = {**LIMITS, "wall_clock_ms": (1, MAX_WALL_CLOCK // timedelta(milliseconds=1))}
 
 
 @pytest.mark.parametrize("name", [*RANGES, "turn", "wall_clock"])
