@@ -22,7 +22,7 @@ from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 KEYS = {"SUPPORT_OPENAI_KEY": "sk-openai-4c1f9e77", "SUPPORT_ANTHROPIC_KEY": "sk-ant-09b2d3a5"}
-CASES = 7
+CASES = 8
 TURNS = 4  # of the shipped script: find, refund, write, done
 WIRES = {
     "support": Wire.RESPONSES,
@@ -59,6 +59,10 @@ class Desk:
             )
         self.stage.sent.append(sent.run_id)
         return sent.run_id, reference
+
+    def script(self, script: Any) -> None:
+        """What the model says from now on."""
+        self.provider.post("/models/script", {"models": {"support": script}})
 
     def asked(self, reference: str) -> list[Asking]:
         """The model requests of a case, in order."""
@@ -113,6 +117,7 @@ def desk(fleet: Desk) -> Iterator[Desk]:
         yield fleet
         fleet.provider.clear_faults()
         fleet.provider.post("/models/release", {})
+        fleet.script(SHIPPED["support"])
 
 
 def nowhere_but_on_the_wire(stage: Stage, provider: SandboxProcess) -> None:
@@ -172,6 +177,17 @@ def test_another_model_on_another_wire_is_told_the_same_transcript(desk: Desk) -
     assert [e.data["code"] for e in desk.stage.events(run, "ModelOutcomeUnknown")] == ["response_lost"] * 2
 
 
+def test_neither_an_empty_turn_nor_a_claim_is_the_end_of_a_case(desk: Desk) -> None:
+    desk.provider.post("/models/faults", {"kind": "empty", "turn": 2, "count": 1})
+    find, refund, write = SHIPPED["support"]["turns"]
+    desk.script([find, refund, {"text": "All is done."}, write])
+    run, reference = desk.open_case("support-chat")
+    desk.settled(run, reference)
+    objections = [e.data.get("objection") for e in desk.stage.events(run, "ModelResponseRecorded")]
+    assert "not done: mail.send" in objections
+    assert desk.stage.events(run, "ModelOutcomeUnknown") == []
+
+
 def test_a_message_redelivered_while_the_model_thinks_starts_no_second_request(desk: Desk) -> None:
     desk.provider.post("/models/faults", {"kind": "hold", "at": "headers", "turn": 1, "count": 1})
     run, reference = desk.open_case("support-claude")
@@ -212,13 +228,12 @@ THREE = [
 @long_only
 def test_a_worker_that_dies_between_effect_and_result_leaves_a_transcript_that_pairs(desk: Desk) -> None:
     """Three calls in one turn, one of no tool: the provider refuses a transcript that does not pair."""
-    desk.provider.post("/models/script", {"models": {"support": THREE}})
+    desk.script(THREE)
     desk.provider.post("/models/faults", {"kind": "cut_clean", "turn": 3, "count": 2})
     desk.order(1)
     armed = desk.stage.arm("dispatcher", "dispatch.after_effect=crash@2")  # after the first of turn 2
     run, reference = desk.open_case("support-claude")
     desk.settled(run, reference)
-    desk.provider.post("/models/script", {"models": {"support": SHIPPED["support"]}})
     assert armed.fired
     calls = {label: call.state for label, call in desk.stage.calls(run).items()}
     assert calls["rob"] == "REJECTED"

@@ -267,6 +267,13 @@ def test_scripts_and_book_outlive_a_kill(tmp_path: Path) -> None:
         assert [one.seq for one in ModelBook(tmp_path / BOOK_FILE).requests()] == [1, 2]
 
 
+def test_faults_are_cleared_with_those_of_the_other_services(provider: SandboxProcess) -> None:
+    provider.post("/models/faults", {"seed": 3, "faults": [{"kind": "nan"}, {"kind": "cut_fin", "nth": 2}]})
+    assert [rule["seed"] for rule in provider.get("/models/faults")["faults"]] == [3, 3]
+    provider.clear_faults()
+    assert provider.get("/models/faults")["faults"] == []
+
+
 def test_what_cannot_be_meant_is_refused_in_words(provider: SandboxProcess) -> None:
     with pytest.raises(SandboxError, match="a model's fault cannot have kind='no'"):
         provider.post("/models/faults", {"kind": "no"})

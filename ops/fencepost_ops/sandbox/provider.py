@@ -171,6 +171,9 @@ class Provider:
                 played = await self._known(asking, asked, player)
         except (Left, ConnectionError):
             pass
+        except asyncio.CancelledError:  # the process ends
+            played = Played("cut", None)
+            raise
         finally:
             there = player.there
             self.book.end(

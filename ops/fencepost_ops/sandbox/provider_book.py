@@ -23,8 +23,8 @@ class Asking:
 
     `transcript` names what it says, on whichever wire; `nth` counts the requests of that transcript at this
     model. `first` is how the user's first words begin. `key` names the secret it came with. `retries` is what
-    the SDK says of itself. `outcome` is `answered`, `refused`, `cut` (by a fault) or `left`: the caller went
-    before the end. `there`: whether the caller was there at the end.
+    the SDK says of itself. `outcome` is `answered`, `refused`, `cut` (by a fault, or with the process) or
+    `left`: the caller went before the end. `there`: whether the caller was there at the end.
     """
 
     seq: int
