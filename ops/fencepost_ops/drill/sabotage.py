@@ -13,6 +13,7 @@ from fencepost_ops.drill.sabotages.authority import AUTHORITY
 from fencepost_ops.drill.sabotages.claims import CLAIMS
 from fencepost_ops.drill.sabotages.decisions import DECISIONS
 from fencepost_ops.drill.sabotages.doubts import DOUBTS
+from fencepost_ops.drill.sabotages.families import FAMILIES
 from fencepost_ops.drill.sabotages.guards import GUARDS
 from fencepost_ops.drill.sabotages.processes import PROCESSES
 from fencepost_ops.drill.sabotages.proposals import PROPOSALS
@@ -23,7 +24,18 @@ from fencepost_ops.drill.sabotages.switch import Sabotage
 
 __all__ = ["SABOTAGES", "Sabotage", "sabotage"]
 
-_ALL: Final = (*PROPOSALS, *DECISIONS, *DOUBTS, *RUNS, *PROCESSES, *CLAIMS, *AUTHORITY, *SPENDING, *GUARDS)
+_ALL: Final = (
+    *PROPOSALS,
+    *DECISIONS,
+    *DOUBTS,
+    *RUNS,
+    *PROCESSES,
+    *CLAIMS,
+    *AUTHORITY,
+    *SPENDING,
+    *FAMILIES,
+    *GUARDS,
+)
 SABOTAGES: Final[dict[str, Sabotage]] = {
     one.name: replace(one, refusal=REFUSALS.get(one.name)) for one in _ALL
 }
