@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date, timedelta
 from itertools import cycle
@@ -10,10 +11,13 @@ from uuid import UUID
 
 import pytest
 
+from fencepost import Budget, slices
 from fencepost import commands as c
+from fencepost.clock import uuid7
 from fencepost.events import Event
 from fencepost.models import AgentSpec, ModelSpec, Price, Spent, Wire
 from fencepost.states import StopReason
+from tests.integration.family import declare, heard
 from tests.integration.ledger_bench import Bench
 from tests.integration.recovering import release, released_afterwards, restore
 
@@ -231,6 +235,44 @@ def test_what_a_model_said_of_itself_and_the_patches_it_met_are_kept(asking: Ben
     told = last(asking, run, "ModelResponseRecorded").data
     assert (told["said"], told["markers"]) == ({"request": "req_9"}, ["new-way"])
     assert asking.run(run).markers == '["new-way"]'
+
+
+# -- over a tree ---------------------------------------------------------------------------------------------
+
+
+def test_ten_runs_started_at_once_share_one_purse(asking: Bench) -> None:
+    """Each may use 300 tokens of what its parent has left, 1200: four are started, and none beyond."""
+    if ("wallet.thrifty", 1) not in asking.app.registry:
+        slice_ = Budget(turns=4, calls=4, attempts=8, depth=0, children=0, tokens=300)
+        declare(asking.app, "wallet.thrifty", budget=slice_)
+    run = asking.start(budget='{"tokens": 1300, "turns": 100, "calls": 100}')
+    claim = ask(asking, run)
+    topics = [("wallet.thrifty", {"topic": asking.order()}) for _ in range(10)]
+    turn = answer(asking, run, claim, Spent(100, 100), *topics)
+    asking.one(turn)
+    claims = [
+        replace(asking.claim_call(run, call), child=uuid7(), request=None, rand=0.0) for call in turn.call_ids
+    ]
+    with ThreadPoolExecutor(len(claims)) as sessions:
+        list(sessions.map(asking.one, claims))
+    begun = {call: child for call in turn.call_ids if (child := asking.call(call).child) is not None}
+    assert len(begun) == 4
+    refused = {asking.call(call).error for call in turn.call_ids if call not in begun}
+    assert refused == {"budget: tokens: the child may use 300, and 0 are left of 1300"}
+    asking.started += begun.values()
+    for n, (call, child) in enumerate(begun.items()):
+        spent = Spent(320, 0) if n == 0 else LESS  # more than it was let go with: that is charged as well
+        asking.one(answer(asking, child, ask(asking, child), spent))
+        assert asking.one(asking.claim_run(child)) == c.Done("STOPPED")
+        assert why(asking, child) == ("budget_exhausted", "tokens")
+        assert heard(asking, run, call) == c.Done("FAILED")
+    total = 100 + 320 + 3 * 250
+    tree = asking.sql("SELECT sum(tokens) FROM fencepost.runs WHERE id = ANY(%s)", [run, *begun.values()])
+    assert tree == [(total,)]
+    below = slices.amounts(asking.run(run).below)
+    assert asking.run(run).tokens + below["tokens"] == total
+    assert asking.one(asking.claim_run(run)) == c.Done("STOPPED"), f"{total} and 300 more would be too much"
+    assert why(asking, run) == ("budget_exhausted", "tokens")
 
 
 # -- whatever happens ----------------------------------------------------------------------------------------
