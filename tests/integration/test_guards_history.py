@@ -157,6 +157,7 @@ def test_a_row_may_go_when_its_subject_has_ended_or_another_takes_its_place(
 
 # -- roles ---------------------------------------------------------------------------------------------
 
+API = "fencepost_api"
 TABLES = sorted(table.name for table in metadata.sorted_tables)
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 ALL_READ = {(table, "SELECT") for table in TABLES}
@@ -175,10 +176,23 @@ RULES = {
     ("principals", "UPDATE"),
     ("withdrawn", "DELETE"),
 }
+TOKENS = {("api_tokens", "SELECT")}
+OVER_HTTP = {
+    *((table, "SELECT") for table in ("runs", "events", "calls", "payloads", "signals", "api_tokens")),
+    *((table, "SELECT") for table in ("operations", "outbox", "workers", "dependencies", "allowances")),
+    *((table, "SELECT") for table in ("epochs", "policies", "principals", "delegations", "withdrawn")),
+    *((table, "INSERT") for table in ("events", "outbox")),  # a cancel writes them, and what stands below
+    *((table, "UPDATE") for table in ("runs", "calls", "operations", "outbox", "allowances")),
+    ("outbox", "DELETE"),
+}
 MAY = {
-    WORKER: ALL_READ | WRITES,
-    OPERATOR: ALL_READ | WRITES | RULES | {("intake_refusals", "DELETE"), ("epochs", "INSERT")},
-    READER: ALL_READ,
+    API: OVER_HTTP,
+    WORKER: ALL_READ - TOKENS | WRITES,
+    OPERATOR: ALL_READ
+    | WRITES
+    | RULES
+    | {("intake_refusals", "DELETE"), ("epochs", "INSERT"), ("api_tokens", "INSERT")},
+    READER: ALL_READ - TOKENS,
     RELAY: {("outbox", "SELECT"), ("workers", "SELECT")},
     PRODUCER: {("runs", "SELECT"), ("epochs", "SELECT")},  # whether its runs are held
 }
@@ -227,11 +241,17 @@ def test_a_producers_login_enqueues_and_sees_runs_and_nothing_else(
 
 @pytest.mark.parametrize("role", [RELAY, READER, "public"])
 def test_others_cannot_enqueue(opened: Attack, role: str) -> None:
-    signature = "fencepost.enqueue_run(text,text,text,integer,text,jsonb,interval,jsonb,text,uuid)"
+    signature = "fencepost.enqueue_run(text,text,text,integer,text,jsonb,interval,jsonb,text,uuid,text)"
     assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
 
 
-@pytest.mark.parametrize("role", [WORKER, RELAY, READER, OPERATOR, "public"])
+@pytest.mark.parametrize("role", [WORKER, RELAY, READER, "public"])
+def test_others_cannot_send_signals(opened: Attack, role: str) -> None:
+    signature = "fencepost.signal_run(text,uuid,text,text,jsonb,text)"
+    assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
+
+
+@pytest.mark.parametrize("role", [WORKER, RELAY, READER, OPERATOR, API, "public"])
 def test_only_a_producers_login_keeps_what_an_intake_refused(opened: Attack, role: str) -> None:
     signature = "fencepost.refuse_intake(uuid,text,text,text,text,text)"
     assert opened.force("SELECT has_function_privilege(%s, %s, 'EXECUTE')", role, signature) == [(False,)]
