@@ -12,13 +12,33 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from enum import StrEnum
-from typing import Any, Required, TypedDict
+from typing import Any, Final, Required, TypedDict
 
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.joins import Join
 
 MILLION = 1_000_000
+
+
+OURS: Final = frozenset(
+    {
+        "background",
+        "conversation",
+        "input",
+        "instructions",
+        "messages",
+        "model",
+        "n",
+        "previous_response_id",
+        "prompt",
+        "stream",
+        "stream_options",
+        "system",
+        "tools",
+    }
+)
+"""Parameters of a request that follow from the ledger, or would have a provider keep what only it holds."""
 
 
 class Wire(StrEnum):
@@ -92,7 +112,8 @@ class ModelSpec:
 
     `model` is the provider's name of it; `max_output` bounds an answer's tokens, and is sent; `window` is how
     many input tokens it takes; `parameters` are sent as they are. `key` is the provider's secret, as
-    `env:NAME`. Without a price for the day nothing is asked under a budget that limits cost.
+    `env:NAME`. Without a price for the day nothing is asked under a budget that limits cost. UsageError for a
+    key that stands in the code, and for parameters that are ours to say: `OURS`.
     """
 
     name: str
@@ -104,6 +125,14 @@ class ModelSpec:
     window: int = 100_000
     prices: tuple[Price, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.key and not self.key.startswith("env:"):
+            raise UsageError(f"model {self.name}: key names an environment variable, as env:NAME")
+        if ours := sorted(OURS & set(self.parameters)):
+            raise UsageError(f"model {self.name}: parameters may not say {', '.join(ours)}")
+        if self.max_output < 1 or self.window < 1:
+            raise UsageError(f"model {self.name}: max_output and window are whole numbers from 1 on")
 
     @property
     def scope(self) -> str:

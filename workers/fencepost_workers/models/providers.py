@@ -50,6 +50,16 @@ _SDKS: Final[Mapping[Wire, tuple[str, str]]] = {
     Wire.MESSAGES: ("anthropic", "anthropic.resources.messages"),
 }
 """The SDK of a wire, which is also the extra that installs it, and the part of it that is used."""
+_PATHS: Final[Mapping[Wire, str]] = {
+    Wire.RESPONSES: "/responses",
+    Wire.CHAT: "/chat/completions",
+    Wire.MESSAGES: "/v1/messages",
+}
+_STREAMED: Final[Mapping[Wire, Mapping[str, Any]]] = {
+    Wire.RESPONSES: {"stream": True},
+    Wire.CHAT: {"stream": True, "stream_options": {"include_usage": True}},
+    Wire.MESSAGES: {"stream": True},
+}
 _REQUEST_IDS: Final = ("x-request-id", "request-id")
 
 
@@ -73,6 +83,7 @@ class _Client:
 
     made_with: tuple[str, str, tuple[tuple[str, str], ...]]
     sdk: Any
+    stream: Any
     errors: tuple[type[Exception], ...]
     credentials: Credentials
 
@@ -162,7 +173,8 @@ def _made(
         client = sdk.AsyncAnthropic(**options, open_telemetry=False)
     else:
         client = sdk.AsyncOpenAI(**options)
-    return _Client(made_with, client, (sdk.APIError, httpx2.HTTPError), credentials)
+    errors = (sdk.APIError, httpx2.HTTPError)
+    return _Client(made_with, client, sdk.AsyncStream[object], errors, credentials)
 
 
 def _sdk(wire: Wire) -> Any:
@@ -209,7 +221,7 @@ async def _asked(
 ) -> Heard:
     timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S))
     try:
-        stream = await _create(client.sdk, model, body, timeout)
+        stream = await _create(client, model, body, timeout)
         try:
             begun.request = _request_id(stream.response.headers)
             await _read(stream, collector, client.errors)
@@ -226,16 +238,17 @@ async def _asked(
     return Heard(settle(collector.facts))
 
 
-async def _create(sdk: Any, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
-    how = {"stream": True, "timeout": within, "extra_body": dict(model.parameters) or None}
-    match model.wire:
-        case Wire.RESPONSES:
-            return await sdk.responses.create(**body, **how)
-        case Wire.CHAT:
-            usage = {"include_usage": True}
-            return await sdk.chat.completions.create(**body, **how, stream_options=usage)
-        case Wire.MESSAGES:
-            return await sdk.messages.create(**body, **how)
+async def _create(client: _Client, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
+    """The stream of one request, its events as plain values: models of them would cost more than the rest."""
+    told = {**body, **_STREAMED[model.wire], **model.parameters}
+    return await client.sdk.post(
+        _PATHS[model.wire],
+        body=told,
+        options={"timeout": within},
+        cast_to=object,
+        stream=True,
+        stream_cls=client.stream,
+    )
 
 
 async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception], ...]) -> None:
@@ -252,11 +265,7 @@ async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception]
 
 
 def _plain(event: Any) -> Mapping[str, Any]:
-    """An SDK's event as it came: no defaults filled in, unknown fields kept."""
-    if isinstance(event, Mapping):
-        return event
-    dumped: Mapping[str, Any] = event.model_dump(by_alias=True, exclude_unset=True, warnings=False)
-    return dumped
+    return event if isinstance(event, Mapping) else {}
 
 
 def _broken(error: Exception, now: datetime) -> Heard:
