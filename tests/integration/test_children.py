@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -14,6 +16,7 @@ from fencepost.outcomes import Refused
 from tests.integration.family import asked, begin, due, fan, grown, heard, stopped, told
 from tests.integration.ledger_app import SECOND
 from tests.integration.ledger_bench import Bench
+from tests.integration.recovering import above, released_afterwards, restore
 from tests.integration.shell import Shell
 
 
@@ -297,3 +300,24 @@ def test_a_child_is_born_of_what_its_parent_has_read_and_what_it_reads_taints_it
     assert family.run(run).tainted is None
     heard(family, run, call)
     assert family.run(run).tainted is not None
+
+
+def test_after_a_restore_a_call_is_settled_by_its_run_and_one_that_has_none_by_a_person(
+    family: Bench,
+) -> None:
+    run, call, child = asked(family, deadline_s=300)
+    other = family.start(deadline_s=300)
+    (unsent,) = family.plan(other, ("wallet.ask", {"topic": family.order()}))
+
+    def taken(of: UUID, one: UUID) -> Any:
+        claim = replace(family.claim_doubt(of, one, above(family, one)), starts=True)
+        return family.one(claim)
+
+    with released_afterwards(family):
+        restore(family)
+        assert [family.state(one) for one in (call, unsent)] == ["UNKNOWN", "UNKNOWN"]
+        assert taken(run, call) == c.Done("UNKNOWN")  # it is still at work
+        assert taken(other, unsent) == c.Done("NEEDS_REPAIR")
+        assert "whether it had started a run is not known" in (family.call(unsent).error or "")
+    family.finish(child)
+    assert taken(run, call) == c.Done("SUCCEEDED")
