@@ -5,8 +5,11 @@ import json
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from fencepost.budgets import Budget
 from tests.acceptance.stage import Stage
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 _numbers = itertools.count(1)
@@ -73,6 +76,32 @@ def test_a_quorum_of_four_waits_for_neither_the_error_nor_the_silence(stage: Sta
     told = times(stage, run)
     show("a quorum of four", told)
     assert max(told[name] for name in names[:4]) <= told["next turn"] < told[names[5]]
+
+
+@long_only
+@pytest.mark.parametrize(
+    ("role", "point"),
+    [
+        *(("dispatcher", point) for point in ("dispatch.after_lease", "dispatch.after_effect")),
+        *(
+            ("planner", point)
+            for point in ("planner.after_claim", "planner.after_model", "planner.after_record")
+        ),
+        *((role, "ledger.in_transaction") for role in ("planner", "dispatcher", "reconciler", "compensator")),
+        ("reconciler", "reconcile.after_lease"),
+        ("relay", "relay.after_publish"),
+    ],
+)
+def test_one_run_per_call_wherever_somebody_dies(stage: Stage, role: str, point: str) -> None:
+    stage.arm(role, f"{point}=crash")
+    names = topics("debit", "answer", "error", "silence")
+    run = asked(stage, *names, need=2, by_s=BY_S)
+    assert stage.ended(run) == ["COMPLETED"]
+    counted = "SELECT count(*) FROM fencepost.runs WHERE parent = %s"
+    assert stage.value(counted, run) == len({call.child for call in stage.calls(run).values()} - {None})
+    done = stage.calls(run)[names[0]].state == "SUCCEEDED"
+    # Whoever is left behind takes back what it did.
+    assert stage.effects(names[0]) in ([["debit"]] if done else [[], ["debit", "refund"]])
 
 
 def test_whoever_dies_between_two_steps_leaves_one_run_per_call_and_one_effect(stage: Stage) -> None:
