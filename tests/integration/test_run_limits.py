@@ -121,6 +121,14 @@ def test_a_history_at_its_limit_begins_no_turn_and_no_attempt(bench: Bench, what
     assert getattr(row, {"events": "seq"}.get(what, what)) < 2 * short, "what was begun is recorded, no more"
 
 
+def test_turns_alone_do_not_grow_a_history_without_end(bench: Bench) -> None:
+    run = bench.start(budget='{"events": 20, "turns": 100, "fruitless": 100}')
+    while isinstance(bench.one(claim := bench.claim_run(run)), c.Plan):
+        bench.one(bench.turn(run, claim))
+    assert why(bench, run)[0] == "history_limit"
+    assert bench.run(run).seq < 20 + 8, "what was begun, and the stop"
+
+
 def test_an_attempt_that_fails_again_and_again_does_not_grow_a_history_without_end(bench: Bench) -> None:
     run = bench.start(budget='{"events": 14}')
     call = bench.debit(run, bench.order(), "wallet.note")
