@@ -206,5 +206,6 @@ def test_storage_and_replay_grow_with_what_is_new(bench: Bench) -> None:
 
 
 @long_only
+@pytest.mark.timeout(900)
 def test_storage_and_replay_of_five_thousand_steps_grow_with_what_is_new(bench: Bench) -> None:
     _grows_with_what_is_new(bench, 5000)
