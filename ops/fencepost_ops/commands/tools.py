@@ -74,7 +74,8 @@ def _trust(tool: dict[str, Any]) -> str:
     promote = tool["output"]["promote"]
     untrusted = ", untrusted output" if tool["taints"] else ""
     fields = "" if promote is None else f", shown of it: {', '.join(promote) or 'nothing'}"
-    return untrusted + fields + (", sends data out" if tool["egress"] else "")
+    polls = ", asked again and again" if tool["poller"] else ""
+    return untrusted + fields + (", sends data out" if tool["egress"] else "") + polls
 
 
 def _show_catalogue(as_json: bool) -> None:
@@ -138,5 +139,6 @@ def _described(tool: Tool) -> dict[str, Any]:
         "compensable": tool.compensable,
         "taints": tool.taints,
         "egress": tool.egress,
+        "poller": tool.poller,
         "output": tool.output.row(),
     }
