@@ -23,6 +23,7 @@ from tests.awaiting import until
 
 KEYS = {"SUPPORT_OPENAI_KEY": "sk-openai-4c1f9e77", "SUPPORT_ANTHROPIC_KEY": "sk-ant-09b2d3a5"}
 CASES = 8
+WITHIN_S = 90  # a planner worker first reads the SDKs, which takes it seconds of work
 TURNS = 4  # of the shipped script: find, refund, write, done
 WIRES = {
     "support": Wire.RESPONSES,
@@ -43,7 +44,8 @@ class Desk:
     def order(self, count: int) -> None:
         """Have so many orders fulfilled."""
         self.paid = [f"o-{uuid4().hex[:12]}" for _ in range(count)]
-        assert set(self.stage.ended(*map(self.stage.order, self.paid))) == {"COMPLETED"}
+        placed = [self.stage.order(one) for one in self.paid]
+        assert set(self.stage.ended(*placed, within_s=WITHIN_S)) == {"COMPLETED"}
 
     def open_case(self, agent: str = "support") -> tuple[UUID, str]:
         """A run that pays an order back; the run and the order."""
@@ -71,7 +73,7 @@ class Desk:
 
     def settled(self, run: UUID, reference: str) -> None:
         """The case is done, and everything in it happened once."""
-        assert self.stage.ended(run) == ["COMPLETED"]
+        assert self.stage.ended(run, within_s=WITHIN_S) == ["COMPLETED"]
         assert self.stage.effects(reference)[-3:] == ["shipment", "refund", "message"]
         assert {one.retries for one in self.asked(reference)} == {"0"}
 
@@ -123,7 +125,9 @@ def desk(fleet: Desk) -> Iterator[Desk]:
 def nowhere_but_on_the_wire(stage: Stage, provider: SandboxProcess) -> None:
     """The keys reached the provider, and nothing of them stayed anywhere else."""
     digests = {hashlib.sha256(key.encode()).hexdigest() for key in KEYS.values()}
-    assert {one.key for one in ModelBook(provider.data / BOOK_FILE).requests()} == digests
+    sent = {one.key for one in ModelBook(provider.data / BOOK_FILE).requests()}
+    assert sent
+    assert sent <= digests
     with stage.fleet.connect("owner") as connection:
         tables = [t for (t,) in connection.execute("SELECT relname FROM pg_stat_user_tables")]
         dump = io.BytesIO()
@@ -270,7 +274,7 @@ def test_many_cases_under_every_fault_at_random_have_each_effect_once(desk: Desk
     faults += [{"kind": "status", "status": n, "probability": 0.03} for n in (429, 500, 503, 529)]
     desk.provider.post("/models/faults", {"seed": 20261130, "faults": faults})
     cases = [desk.open_case(agent) for agent in WIRES for _ in range(15)]
-    ends = desk.stage.ended(*(run for run, _ in cases), within_s=120)
+    ends = desk.stage.ended(*(run for run, _ in cases), within_s=WITHIN_S)
     fired = desk.provider.get("/models/faults")["fired"]
     assert sum(fired.values()) > 20, fired
     assert ends.count("COMPLETED") > 30
