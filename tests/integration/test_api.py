@@ -5,7 +5,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
 from uuid import UUID, uuid4
@@ -150,15 +149,22 @@ def test_what_belongs_to_another_tenant_is_not_there(api: Api, shop: httpx2.Clie
     run = start(shop, "ours").json()["id"]
     key = {"Idempotency-Key": "s"}
     with api.client(token(api.database, "bank", "svc:teller")) as bank:
-        for there, nowhere in [
-            (lambda r: bank.get(f"/v1/runs/{r}"), uuid4()),
-            (lambda r: bank.get(f"/v1/runs/{r}/events"), uuid4()),
-            (lambda r: bank.get(f"/v1/runs/{r}/events/stream"), uuid4()),
-            (lambda r: bank.post(f"/v1/runs/{r}/cancel", json={"reason": "mine"}), uuid4()),
-            (lambda r: bank.post(f"/v1/runs/{r}/signals", json={"name": "go"}, headers=key), uuid4()),
-        ]:
-            hidden, missing = (refused(there(r), 404, "not_found") for r in (run, nowhere))
-            assert hidden["detail"].replace(run, "X") == missing["detail"].replace(str(nowhere), "X")
+        reason = {"reason": "mine"}
+
+        def ask(run: object) -> list[httpx2.Response]:
+            place = f"/v1/runs/{run}"
+            return [
+                bank.get(place),
+                bank.get(f"{place}/events"),
+                bank.get(f"{place}/events/stream"),
+                bank.post(f"{place}/cancel", json=reason),
+                bank.post(f"{place}/signals", json={"name": "go"}, headers=key),
+            ]
+
+        nowhere = uuid4()
+        for there, missing in zip(ask(run), ask(nowhere), strict=True):
+            hidden = refused(there, 404, "not_found")["detail"].replace(run, "X")
+            assert hidden == refused(missing, 404, "not_found")["detail"].replace(str(nowhere), "X")
         refused(bank.get("/v1/runs/not-an-id"), 404, "not_found")
         assert bank.get("/v1/runs").json() == {"runs": [], "next": None}
         assert bank.get("/v1/runs", params={"run_key": "ours"}).json()["runs"] == []
@@ -209,7 +215,8 @@ def test_who_may_what_is_the_tokens_word(api: Api, ledger: LedgerDatabase) -> No
 def test_lists_are_filtered_and_paged_by_key(api: Api, ledger: LedgerDatabase) -> None:
     with api.client(token(ledger, "pages")) as client:
         made = [start(client, f"p-{n}", planner="a" if n % 2 else "b").json()["id"] for n in range(7)]
-        found, cursor = [], {}
+        found: list[str] = []
+        cursor: dict[str, str] = {}
         while True:
             page = client.get("/v1/runs", params={"limit": 3, **cursor}).json()
             found += [run["id"] for run in page["runs"]]
@@ -287,31 +294,6 @@ def test_a_result_is_told_as_it_was_recorded(shop: httpx2.Client, ledger: Ledger
     assert answer.json()["result"]["total"] == 1.1
 
 
-def test_a_ledger_that_is_away_is_said_and_nothing_of_it_is_shown(
-    postgres: LocalPostgres, template: dict[str, str]
-) -> None:
-    with copied(postgres, template) as database, ExitStack() as stack:
-        bearer = token(database)
-        api = stack.enter_context(running(database))
-        client = stack.enter_context(api.client(bearer))
-        assert start(client, "k").status_code == 201
-        with psycopg.connect(postgres.superuser_dsn, autocommit=True) as owner:
-            owner.execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS false")
-            owner.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [database.name]
-            )
-            until("it is not ready", lambda: client.get("/readyz").status_code == 503)
-            answer = start(client, "k")
-            told = refused(answer, 503, "unavailable")
-            assert int(answer.headers["retry-after"]) >= 1
-            assert database.name not in answer.text
-            assert "safe" in told["detail"]
-            assert client.get("/healthz").status_code == 200
-            owner.execute(f"ALTER DATABASE {database.name} ALLOW_CONNECTIONS true")
-        until("it is ready again", lambda: client.get("/readyz").status_code == 200)
-        assert start(client, "k").status_code == 200
-
-
 def test_wrong_tokens_are_slowed_down_and_no_token_is_in_a_log_or_in_the_ledger(
     ledger: LedgerDatabase,
 ) -> None:
@@ -346,3 +328,26 @@ def test_wrong_tokens_are_slowed_down_and_no_token_is_in_a_log_or_in_the_ledger(
                 f"SELECT count(*) FROM {table} AS t WHERE strpos(t::text, %s) > 0", [secret]
             ).fetchone()
             assert found == (0,), table
+
+
+def test_a_ledger_that_is_away_is_said_and_nothing_of_it_is_shown(
+    shop: httpx2.Client, ledger: LedgerDatabase, postgres: LocalPostgres
+) -> None:
+    assert start(shop, "away").status_code == 201
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as owner:
+        owner.execute(f"ALTER DATABASE {ledger.name} ALLOW_CONNECTIONS false")
+        try:
+            owner.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [ledger.name]
+            )
+            until("it is not ready", lambda: shop.get("/readyz").status_code == 503)
+            answer = start(shop, "away")
+            told = refused(answer, 503, "unavailable")
+            assert int(answer.headers["retry-after"]) >= 1
+            assert ledger.name not in answer.text
+            assert "safe" in told["detail"]
+            assert shop.get("/healthz").status_code == 200
+        finally:
+            owner.execute(f"ALTER DATABASE {ledger.name} ALLOW_CONNECTIONS true")
+    until("it is ready again", lambda: shop.get("/readyz").status_code == 200)
+    until("runs are taken again", lambda: start(shop, "away").status_code == 200)

@@ -74,7 +74,18 @@ RAW = [
     b"\xef\xbb\xbf{}",
     b"\x1f\x8b\x08\x00",
 ]
-HEADERS = ["k", '"k"', '"', "", "é".encode(), b"\xff", "x" * 300, "a b", "00-0-0-0", "18446744073709551616"]
+HEADERS: list[str | bytes] = [
+    "k",
+    '"k"',
+    '"',
+    "",
+    "é".encode(),
+    b"\xff",
+    "x" * 300,
+    "a b",
+    "00-0-0-0",
+    "18446744073709551616",
+]
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +174,8 @@ def ask(
         headers = [("Content-Type", random.choice(["text/html", "application/json; charset=x", ""]))]
     for name in ("Idempotency-Key", "Last-Event-ID", "traceparent", "X-Request-Id"):
         if random.random() < 0.4:
-            headers.append((name, random.choice(HEADERS)))
+            chosen: str | bytes = random.choice(HEADERS)
+            headers.append((name, chosen))
         elif name == "Idempotency-Key":
             headers.append((name, f"k-{random.randrange(8)}"))
     if random.random() < 0.15:

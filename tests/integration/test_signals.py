@@ -61,7 +61,7 @@ def test_what_cannot_be_a_signal_is_refused(bench: Bench) -> None:
         ({"key": "a", "body": {"\0": 1}}, "NUL"),
     ):
         with pytest.raises(UsageError, match=why):
-            told(bench, run, **said)  # type: ignore[arg-type]
+            told(bench, run, **said)
     assert bench.sql("SELECT count(*) FROM fencepost.signals WHERE run = %s", run) == [(0,)]
 
 
