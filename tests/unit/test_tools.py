@@ -219,8 +219,9 @@ def test_the_definition_digest_changes_with_what_is_approved() -> None:
         dataclasses.replace(base, contract=Contract(repeat=Natural())),
         dataclasses.replace(base, arguments=Other),
         dataclasses.replace(base, dependency=DependencySpec("wallet", account="second")),
+        dataclasses.replace(base, poller=True),
     ]
-    assert len({base.definition_digest, *(v.definition_digest for v in variants)}) == 7
+    assert len({base.definition_digest, *(v.definition_digest for v in variants)}) == 8
     assert dataclasses.replace(base, parse=None).definition_digest == base.definition_digest
 
 
