@@ -383,6 +383,7 @@ def known(app: App, takeover_limit: int) -> Known:
         authority=app.authority,
         takeover_limit=takeover_limit,
         limited=frozenset(),
+        providers=frozenset(model.scope for model in app.models.values()),
         allowances=app.allowances,
         agent=app.agent_of,
     )
