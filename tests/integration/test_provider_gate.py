@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import psycopg
 import pytest
 
 from fencepost import commands as c
@@ -19,6 +20,7 @@ from fencepost.ledger.apply import Ledger
 from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.moves import Fact
 from fencepost.subjects import Run
+from fencepost_ops.checker import check
 from tests.integration.ledger_app import SECOND
 from tests.integration.ledger_bench import Bench
 from tests.integration.test_gate import about_dependencies, known, statements
@@ -331,3 +333,18 @@ def test_postgres_takes_no_turn_back_but_by_the_event_that_says_so(
         lost = fleet.lost(run, term, SLOW)
         (answer,) = fleet.ledger.apply([lost])
     assert answer == c.Broken(f"run {run}: what it has used does not come back")
+
+
+def test_the_checker_finds_nothing_wrong_with_runs_that_waited(bench: Bench) -> None:
+    fleet = Fleet(bench, model("one"), model("other"))
+    lost, waits = bench.start(), bench.start()
+    fleet.lose(lost, fleet.asked(lost), BUSY, spent=Spent())
+    alone = Fleet(bench, model("one"))
+    assert alone.claim(waits)[0] == c.Done("QUEUED")
+    bench.ahead(8)
+    fleet.answer(lost, fleet.asked(lost))
+    alone.answer(waits, alone.asked(waits))
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=False, runs=[lost, waits])
+    assert report.ok, report
+    assert (bench.run(lost).requests, bench.run(waits).requests) == (1, 1)
