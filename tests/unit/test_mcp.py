@@ -32,6 +32,7 @@ from fencepost.secrets import SecretRef
 from fencepost.tools import Absent, LookupResult, Response, Tool, Unclear
 from fencepost_ops.doctor.mcp import judge_mcp
 from fencepost_workers.tools import mcp
+from fencepost_workers.tools.credentials import Credentials
 from fencepost_workers.tools.mcp_wire import Held, Wire
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -374,3 +375,14 @@ def test_doctor_warns_of_what_is_not_pinned_and_of_what_is_missing() -> None:
     asked = other.mcp("other.write", remote="w", definition=PIN, **said)
     asked.lookup(lambda args, key: ToolCall("find", {"key": key}))
     assert any("what answers the lookup of other.write is not pinned" in why for _, why in judge(app))
+
+
+def test_what_a_process_is_told_is_hidden_where_it_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTES_TOKEN", "a-token-of-notes")
+    app = App("notes")
+    env = {"TOKEN": "env:NOTES_TOKEN", "MODE": "plain"}
+    spec = app.dependency("notes", mcp=Stdio(command="x", env=env)).spec
+    assert mcp.told(spec) == ("a-token-of-notes",)
+    hidden = Credentials.of(spec, mcp.told(spec)).hide_sent(result({"id": "a-token-of-notes"}))
+    assert b"a-token-of-notes" not in hidden.response.body  # type: ignore[union-attr]
+    assert mcp.told(app.dependency("other", URL, mcp=Streamable()).spec) == ()

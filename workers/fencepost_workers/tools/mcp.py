@@ -291,8 +291,8 @@ def _strange(tool: Tool, name: str, listed: Mapping[str, Any] | None, result: Ma
     if "structuredContent" not in result:
         return "it has no structured content"
     try:
-        from jsonschema.exceptions import best_match  # type: ignore[import-untyped]
-        from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+        from jsonschema.exceptions import best_match
+        from jsonschema.validators import validator_for
         from referencing import Registry
 
         # An empty registry: a $ref leads nowhere but into the schema itself.
