@@ -229,6 +229,7 @@ def test_a_write_whose_answer_is_lost_is_found_by_its_key_and_is_one_version(mem
     memories.send([write("lost", "from another", 1)])
     memories.settle()
     assert memories.calls(run)["w"][0] == "SUCCEEDED"
+    assert memories.shop.sql("SELECT attempts FROM fencepost.calls WHERE run = %s", run) == [(1,)]
     assert memories.result(run, "w") == {"version": 1}
     assert memories.versions("lost") == [(1, '"v"'), (2, '"from another"')]
 

@@ -19,8 +19,8 @@ from sqlalchemy import (
 from fencepost.ledger.schema import col, instant, metadata
 from fencepost.memory_port import MAX_VALUE_BYTES
 
-# Every version of every key, for ever: only its value may be erased. A tenant's keys are read in order, so
-# this key begins with the tenant; nothing is ever looked up here by an id alone but an operation.
+# Every version of every key, for ever: only its value may be erased. A tenant's keys are read in order;
+# nothing is looked up here by an id alone but an operation.
 memory = Table(
     "memory",
     metadata,
@@ -40,7 +40,7 @@ memory = Table(
     instant("erased_at", null=True),
     col("erased_by", Text, null=True),
     col("erased_reason", Text, null=True),
-    PrimaryKeyConstraint("tenant", "space", "key", "version"),
+    PrimaryKeyConstraint("space", "tenant", "key", "version"),
     UniqueConstraint("operation", "tenant"),
     CheckConstraint(f"octet_length(value) <= {MAX_VALUE_BYTES}", name="memory_value_check"),
     CheckConstraint(

@@ -89,7 +89,7 @@ CREATE TABLE fencepost.memory (
     erased_at TIMESTAMP WITH TIME ZONE,
     erased_by TEXT,
     erased_reason TEXT,
-    CONSTRAINT memory_pkey PRIMARY KEY (tenant, space, key, version),
+    CONSTRAINT memory_pkey PRIMARY KEY (space, tenant, key, version),
     CONSTRAINT memory_operation_tenant_key UNIQUE (operation, tenant),
     CONSTRAINT memory_value_check CHECK (octet_length(value) <= 61440),
     CONSTRAINT memory_erased_check CHECK (num_nonnulls(erased_at, erased_by, erased_reason) IN (0, 3))
