@@ -293,7 +293,7 @@ class Book:
         self.over += max(0, used.tokens - WORST.tokens)
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_no_restart_crash_or_takeover_resets_a_counter_or_exceeds_a_limit(asking: Bench, seed: int) -> None:
     chance = random.Random(seed)
     limit = chance.randrange(1500, 4000)

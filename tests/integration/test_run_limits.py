@@ -202,7 +202,7 @@ def _grows_with_what_is_new(bench: Bench, steps: int) -> None:
 
 
 def test_storage_and_replay_grow_with_what_is_new(bench: Bench) -> None:
-    _grows_with_what_is_new(bench, 60)
+    _grows_with_what_is_new(bench, 30)
 
 
 @long_only
