@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import click
 
 from fencepost.app import App
+from fencepost.dependencies import resolve
 from fencepost.errors import Unreachable, UsageError
 from fencepost.loading import load_app
 from fencepost_ops.commands.session import Session, app_option, pass_session
@@ -142,14 +143,23 @@ def _need_port(option: str, port: int) -> None:
 
 
 def check_environment(app: App, provided: set[str]) -> None:
-    """UsageError, naming the variable, if a dependency reads one that is neither set nor `provided`."""
-    for spec in {tool.dependency.name: tool.dependency for tool in app.registry.values()}.values():
+    """UsageError, naming the variable, if a dependency or a model reads one that is neither set nor
+    `provided`.
+    """
+    asked = [model.dependency for model in app.models.values()]
+    asked += [tool.dependency for tool in app.registry.values()]
+    for spec in {spec.name: spec for spec in asked}.values():
         try:
             if spec.base_url is not None and spec.base_url.removeprefix("env:") not in provided:
                 spec.url()
             spec.sent_headers()
         except UsageError as error:
             raise UsageError(f"the application's dependency {spec.name}: {error}") from error
+    for model in app.models.values():
+        try:
+            resolve(model.key)
+        except UsageError as error:
+            raise UsageError(f"the key of the application's model {model.name}: {error}") from error
 
 
 def check_signing(app: App, folder: str) -> None:

@@ -267,6 +267,18 @@ def test_scripts_and_book_outlive_a_kill(tmp_path: Path) -> None:
         assert [one.seq for one in ModelBook(tmp_path / BOOK_FILE).requests()] == [1, 2]
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_model_takes_its_time(provider: SandboxProcess, stream: bool) -> None:
+    slow = {"headers_s": 0.05, "first_s": 0.1, "between_s": 0.005}
+    provider.post("/models/faults", {"kind": "slow", "count": 1, **slow})
+    pieces = len(ask(provider, CHAT, stream=True)) if stream else 0
+    if not stream:
+        ask(provider, CHAT, stream=False)
+    last = book(provider)[-1]
+    # The role's chunk comes first and the end is no chunk: one wait of `first_s`, then one before each.
+    assert last["ended"] - last["at"] >= 0.9 * (0.15 + (pieces - 1) * 0.005)
+
+
 def test_faults_are_cleared_with_those_of_the_other_services(provider: SandboxProcess) -> None:
     provider.post("/models/faults", {"seed": 3, "faults": [{"kind": "nan"}, {"kind": "cut_fin", "nth": 2}]})
     assert [rule["seed"] for rule in provider.get("/models/faults")["faults"]] == [3, 3]

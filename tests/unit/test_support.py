@@ -2,9 +2,12 @@
 
 import pytest
 
+from fencepost import App
+from fencepost.errors import UsageError
 from fencepost.models import Wire
 from fencepost.tools import CallView, Context
 from fencepost_ops.examples.support import app, is_done
+from fencepost_ops.up import check_environment
 
 
 def call(tool: str, state: str) -> CallView:
@@ -34,3 +37,22 @@ def test_each_wire_has_an_agent_and_one_falls_back_to_another() -> None:
         "support-chat": [Wire.CHAT],
         "support-claude": [Wire.MESSAGES],
     }
+
+
+@pytest.mark.parametrize(
+    ("url", "key", "why"),
+    [
+        ("env:NO_SUCH_URL", "", "the application's dependency there: environment variable NO_SUCH_URL"),
+        (
+            "https://a.example",
+            "env:NO_SUCH_KEY",
+            "the key of the application's model m: environment variable",
+        ),
+    ],
+)
+def test_no_fleet_comes_up_whose_models_cannot_be_asked(url: str, key: str, why: str) -> None:
+    check_environment(app, {"FENCEPOST_SANDBOX_URL"})
+    lost = App("lost")
+    lost.model("m", via=lost.dependency("there", url), wire=Wire.CHAT, model="m", key=key)
+    with pytest.raises(UsageError, match=why):
+        check_environment(lost, set())
