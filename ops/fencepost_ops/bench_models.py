@@ -1,6 +1,6 @@
 """What a provider of models costs: a thousand runs that wait for it, one that answers 429, one that is slow.
 
-    python -m fencepost_ops.bench_models [--only NAME]... [--runs N] [--fault S] [--cap S] [--wire W] [--json]
+    python -m fencepost_ops.bench_models [--only NAME]... [--runs N] [--each S] [--fault S] [--wire W]
 
 `waiting`: so many runs ask a model that takes four seconds, all at once; the time until the last has ended,
 the fleet's memory, and what its sessions with Postgres do meanwhile (R8). `throttled` and `slow`: a provider
@@ -19,7 +19,7 @@ from typing import Any, Final
 import click
 
 from fencepost.models import Wire
-from fencepost_ops.bench_models_measures import Faulty, Waiting, slow, started, throttled, waiting
+from fencepost_ops.bench_models_measures import EACH_S, Faulty, Waiting, slow, started, throttled, waiting
 from fencepost_ops.commands.output import plain, print_json, print_table
 
 WIRES: Final = [str(one) for one in Wire]
@@ -29,6 +29,7 @@ MEASURES: Final = ("waiting", "throttled", "slow")
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(MEASURES), help="Measure these alone.")
 @click.option("--runs", type=click.IntRange(min=2), default=1000, show_default=True)
+@click.option("--each", "each_s", type=float, default=EACH_S, show_default=True, help="Seconds of waiting.")
 @click.option("--fault", "fault_s", type=float, default=20.0, show_default=True, help="Seconds of a fault.")
 @click.option("--cap", "cap_s", type=float, default=60.0, show_default=True, help="Seconds of one answer.")
 @click.option("--wire", type=click.Choice(WIRES), default=str(Wire.MESSAGES), show_default=True)
@@ -44,6 +45,7 @@ MEASURES: Final = ("waiting", "throttled", "slow")
 def models(
     only: Sequence[str],
     runs: int,
+    each_s: float,
     fault_s: float,
     cap_s: float,
     wire: str,
@@ -65,7 +67,7 @@ def models(
         for name in chosen:
             click.echo(f"{name} ...", err=True)
             if name == "waiting":
-                found[name] = waiting(bench, runs)
+                found[name] = waiting(bench, runs, each_s)
             else:
                 measure = throttled if name == "throttled" else slow
                 found[name] = measure(bench, runs, fault_s, recover_s)
