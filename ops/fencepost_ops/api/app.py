@@ -28,6 +28,9 @@ from fencepost_ops.api.streams import Heads, Stream
 
 READY_FOR_S: Final = 1.0
 """How long an answer to /readyz is used again: whoever asks need not be somebody."""
+LINGER_S: Final = 2.0
+LINGER_BYTES: Final = 16 * 1024 * 1024
+"""How much of a body that is too large is read all the same, and how long."""
 _ID = Annotated[str, Path(description="the run's id")]
 _KEY = Annotated[str | None, Header(alias="Idempotency-Key", description=openapi.KEY)]
 _TRACE = Annotated[
@@ -82,22 +85,24 @@ class Interface:
         return await self.store.read(look)
 
     async def body(self, request: Request) -> dict[str, Any]:
-        """The object in a request's body, of which no more is read than may be."""
+        """The object in a request's body, of which no more is kept than may be sent."""
         most = self.settings.api_body_bytes
-        too_large = Problem("body_too_large", f"the body has more than {most} bytes")
         length = request.headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > 18 or int(length) > most):
-            raise too_large
+        pieces = request.stream()
         data = bytearray()
         try:
             async with asyncio.timeout(self.settings.api_timeout_s / 2):
-                async for piece in request.stream():
-                    data += piece
-                    if len(data) > most:
-                        raise too_large
+                if not length.isdecimal() or (len(length) <= 18 and int(length) <= most):
+                    async for piece in pieces:
+                        data += piece
+                        if len(data) > most:
+                            break
+                    else:
+                        return asked.json_body(bytes(data), request.headers.get("content-type"))
         except TimeoutError:
             raise Problem("timeout", "the body did not come in time") from None
-        return asked.json_body(bytes(data), request.headers.get("content-type"))
+        await _let_go(pieces)
+        raise Problem("body_too_large", f"the body has more than {most} bytes")
 
     async def run(self, tenant: str, run_id: UUID) -> reads.Run:
         """The run, if it is this tenant's."""
@@ -116,6 +121,17 @@ class Interface:
                 known = False
             self._ready = (time.monotonic(), known)
         return known and not self.heads.draining
+
+
+async def _let_go(pieces: AsyncIterator[bytes]) -> None:
+    """Read on for a moment: a connection closed on what its client still sends loses it the answer."""
+    left = LINGER_BYTES
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            async for piece in pieces:
+                left -= len(piece)
+                if left < 0:
+                    return
 
 
 def _json(body: bytes, status: int = 200, **headers: str) -> Response:
