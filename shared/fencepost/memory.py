@@ -55,6 +55,18 @@ if TYPE_CHECKING:
 MOST_KEYS: Final = 100
 """Of one list."""
 
+_WRITE: Final = (
+    "Remember a JSON value (without floats) under a key. `expected` is the version you have read, 0 if there "
+    "is none yet; if another version is current nothing is written, and the error says which one is."
+)
+_RESTORE: Final = "Write again what version `to` of a key was (0: nothing). `expected` as for a write."
+_READ: Final = (
+    "Read what is remembered under a key, and its version. `stale` says that what you wrote is not known "
+    "there yet: read again."
+)
+_LIST: Final = (
+    "List the keys that are remembered and begin with `prefix`, in order; `after` goes on from one."
+)
 _FOR_EVER: Final = timedelta(days=36_000)
 PROMISED: Final = Contract(
     repeat=Dedupes(window=_FOR_EVER, mismatch=Mismatch.REJECTED, first_failure=FirstFailure.RELEASED),
@@ -230,15 +242,17 @@ def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
         if size > spec.max_bytes:
             raise ValueError(f"a value of {space} has at most {spec.max_bytes} bytes as JSON, not {size}")
 
-    checked: ToolOptions = {**writes, "check": check}
-    named: ToolOptions = {**reads, "inline_bytes": 64 * 1024}
+    restored: ToolOptions = {**writes, "describe": _RESTORE}
+    checked: ToolOptions = {**writes, "check": check, "describe": _WRITE}
+    named: ToolOptions = {**reads, "inline_bytes": 64 * 1024, "describe": _LIST}
     shown: ToolOptions = {
         **reads,
+        "describe": _READ,
         "inline_bytes": 2 * MAX_VALUE_BYTES,
         "grounds": lambda result: memory_grounds(space, result),
     }
 
-    @home.python(f"{space}.restore", effect=Effect.REVERSIBLE, returns=Written, **writes)
+    @home.python(f"{space}.restore", effect=Effect.REVERSIBLE, returns=Written, **restored)
     def restore(args: Restore, attempt: Attempt) -> Any:  # noqa: ARG001
         raise _served(space)
 

@@ -139,6 +139,7 @@ def declare_retrieval(
         raise UsageError(f"retrieval {source}: returns is fencepost.retrieval.Document or a subclass of it")
     options: ToolOptions = {
         "untrusted": said.get("untrusted", True),
+        "describe": inspect.getdoc(search) or f"Search {source} for documents.",
         "inline_bytes": _INLINE_BYTES,
         "grounds": lambda result: grounds_of(source, result),
         "acts_on": lambda _args: ("retrieval", source),

@@ -61,6 +61,7 @@ def test_a_space_is_four_tools_that_promise_what_their_store_does() -> None:
     assert not any(tool.required for tool in found.values())
     assert all(tool.required for tool in tools(required=True).values())
     assert [name for name, tool in found.items() if tool.has_lookup] == ["notes.restore", "notes.write"]
+    assert all(tool.describe for tool in found.values())  # what a model is told of them
     acts_on = found["notes.write"].acts_on
     assert acts_on is not None
     assert acts_on(WRITE) == ("memory", "notes/plan")
