@@ -366,5 +366,5 @@ _OF_CALL: Final[Mapping[str, Telling]] = {
         f"The run goes on without it: {_said(data['reason'])}"
         + ("; its own run is told to stop." if data["stop"] else ".")
     ),
-    E.CALL_AWAITED: lambda _event, _data: "The run waits for it after all: it is done once nothing is open.",
+    E.CALL_AWAITED: lambda _, data: f"It is waited for after all: {_said(data['reason'])}.",
 }

@@ -137,7 +137,7 @@ _DETAILS: Final[Mapping[str, Saying]] = {
     E.CHILD_RUN_STARTED: lambda _, data: f"run {data['child']} of {data['planner']} v{data['version']}",
     E.CHILD_RUN_SETTLED: lambda _, data: f"run {data['child']} {data['status']}: {data['to']}",
     E.CALL_DETACHED: lambda _, data: data["reason"],
-    E.CALL_AWAITED: lambda _event, _data: "",
+    E.CALL_AWAITED: lambda _, data: data["reason"],
     E.LEDGER_RESTORED: lambda _, data: f"to {data['since']}, epoch {data['epoch']}: its holder is refused",
     E.HIDDEN_RETRY_SEEN: lambda _, data: f"{data['requests']} requests in one attempt: something sends again",
 }

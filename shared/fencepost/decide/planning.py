@@ -249,7 +249,7 @@ def _await(fold: Fold) -> None:
     """Whoever says that it is done waits for what it left beside it: done means that nothing is open (I7)."""
     for call in list(fold.view.open_calls()):
         if call.detached:
-            fold.emit(E.CALL_AWAITED, {}, call=call.id)
+            fold.emit(E.CALL_AWAITED, {"reason": "its run is done once nothing is open"}, call=call.id)
 
 
 def propose(
