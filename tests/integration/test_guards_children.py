@@ -72,7 +72,7 @@ def test_a_call_names_no_run_but_the_one_it_started(family: Bench, monkeypatch: 
 def test_a_run_ends_before_the_one_that_starts_it(family: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     run = family.start(deadline_s=30)
     (call,) = family.plan(run, ("wallet.ask", {"topic": family.order()}))
-    begun = children.begin
+    begun: Callable[..., None] = children.begin
 
     def generous(*args: Any) -> None:
         begun(*args[:-1], args[-1] + timedelta(minutes=1))
