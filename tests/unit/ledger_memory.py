@@ -119,7 +119,11 @@ class Memory:
                 on_stop=said["on_stop"],
                 request=json.dumps(request),
             )
-            kin = {"root": parent.root or parent_id, "parent": parent_id, "parent_call": call_id}
+            kin: dict[str, Any] = {
+                "root": parent.root or parent_id,
+                "parent": parent_id,
+                "parent_call": call_id,
+            }
             born = replace(self.run(child), **kin, depth=parent.depth + 1, run_key=f"child:{call_id}")
             self.loaded.runs[tenant, child] = born
         for key in folding.writing.told:
