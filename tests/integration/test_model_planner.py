@@ -119,7 +119,7 @@ def test_a_lost_answer_leaves_nothing_and_is_asked_for_again_in_the_same_bytes(n
     held = desk.events(run, "ModelRequestStarted")[0]["held"]
     assert (desk.run(run, "tokens"), desk.run(run, "held_tokens")) == (held["tokens"], 0)
     desk.shop.ahead(11)
-    desk.planner = Step(desk.shop.worker, Planner(desk.shop.worker))  # a process that remembers nothing
+    desk.planner = desk.another()
     desk.go()
     assert desk.run(run, "status") == "COMPLETED"
     assert len(desk.shop.states()) == 2
@@ -138,7 +138,7 @@ def test_while_a_model_is_still_thinking_no_message_starts_a_second_request(desk
     message = desk.shop.due(Queue.PLANNER)
     assert desk.planner.handle(message) == 1
     until("the model thinks", lambda: len(desk.asked()) == 1, WITHIN_S)
-    other = Step(desk.shop.worker, Planner(desk.shop.worker))
+    other = desk.another()
     now = desk.shop.sql("SELECT tenant, subject, generation FROM fencepost.outbox")
     assert now[0][2] != message[0][2]
     for again in (message, now):
@@ -219,14 +219,13 @@ def test_words_are_a_claim_that_verify_judges_and_silence_is_none(desk: Desk) ->
 def test_no_answer_in_time_and_no_key_are_told_as_what_they_are(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    planner = Planner(desk.shop.worker)
-    planner._cap = 0.5 * SECOND
-    desk.planner = Step(desk.shop.worker, planner)
+    desk.planner = desk.another(cap=SECOND)
     desk.spoil("silence", at="arguments", count=1)
     run = desk.enqueue("chat")
     assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
     assert desk.shop.idle()
     monkeypatch.delenv("TEST_MODEL_KEY")
+    desk.planner = desk.another()
     desk.shop.ahead(11)
     assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
     assert desk.shop.idle()

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,8 @@ from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers, pr
 VIA = App("declared").dependency("provider", "http://127.0.0.1:1")
 
 
-def model(wire: Wire = Wire.CHAT, **said: object) -> ModelSpec:
-    return ModelSpec(name="m", wire=wire, model="m", dependency=VIA.spec, **said)  # type: ignore[arg-type]
+def model(wire: Wire = Wire.CHAT, **said: Any) -> ModelSpec:
+    return ModelSpec(name="m", wire=wire, model="m", dependency=VIA.spec, **said)
 
 
 def test_a_key_is_named_and_never_written_into_the_code() -> None:
@@ -32,7 +33,7 @@ def test_what_follows_from_the_ledger_is_no_parameter(name: str) -> None:
 
 
 @pytest.mark.parametrize("said", [{"max_output": 0}, {"window": 0}])
-def test_an_answer_and_a_window_have_room(said: dict[str, int]) -> None:
+def test_an_answer_and_a_window_have_room(said: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="from 1 on"):
         model(**said)
 

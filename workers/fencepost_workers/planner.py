@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from fencepost import commands as c
 from fencepost import markers
@@ -16,7 +17,7 @@ from fencepost.budgets import budget_of
 from fencepost.canonical import sanitize
 from fencepost.children import join_of
 from fencepost.clock import uuid7
-from fencepost.ledger import reads, turns
+from fencepost.ledger import reads, signals, turns
 from fencepost.ledger.reads import Prepared
 from fencepost.models import AgentSpec, Spent
 from fencepost.outcomes import result_text, told
@@ -27,6 +28,7 @@ from fencepost.states import Queue, StopReason
 from fencepost.subjects import Run
 from fencepost.testing import fault
 from fencepost.tools import Context, Tool, Turn
+from fencepost.views import Signal
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.contexts import Contexts, Known, views
@@ -49,6 +51,7 @@ class Planner(Role):
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._contexts: dict[str, Known] = {}  # by the owner of the term
         self._damaged: dict[str, str] = {}  # what of them is not what was recorded
+        self._heard: dict[str, tuple[Signal, ...]] = {}  # messages to the run, where it has any
         self._calls = Contexts()
         self._planners: dict[tuple[str, int], models.Planner | models.AgentPlanner] = {}
         self._lock = threading.Lock()
@@ -80,8 +83,11 @@ class Planner(Role):
         spoken = [
             (run.tenant, run.id, known[owner].heard) for owner, run in runs.items() if self._has_said(run)
         ]
-        if called or spoken:
+        sent = [(o.run.tenant, o.run.id, o.signals) for o, _ in taken if isinstance(o, c.Plan) and o.signals]
+        heard: dict[tuple[str, UUID], tuple[Signal, ...]] = {}
+        if called or spoken or sent:
             with self.worker.pool.reading() as connection:
+                heard = signals.read_signals(connection, sent) if sent else {}
                 read = reads.context_calls(connection, called) if called else {}
                 said = turns.context_turns(connection, spoken) if spoken else {}
             for owner, run in runs.items():
@@ -94,10 +100,20 @@ class Planner(Role):
         with self._lock:
             self._contexts.update(known)
             self._damaged.update(damaged)
+            owners = {(run.tenant, run.id): owner for owner, run in runs.items()}
+            self._heard.update({owners[key]: messages for key, messages in heard.items()})
 
     def _has_said(self, run: Run) -> bool:
         """Whether it was asked before, and its planner is a model: nobody else is told what was said."""
-        return bool(run.turn or run.failures) and self._agent(run) is not None
+        if not run.turn and not run.failures:
+            return False
+        return self._agent(run) is not None or self._reads_turns(run)
+
+    def _reads_turns(self, run: Run) -> bool:
+        key = run.planner, run.planner_version
+        known = self.worker.app.planner_versions
+        plan = self.worker.app.find_planner(*key).plan if key in known else None
+        return bool(getattr(plan, "reads_turns", False))
 
     def _agent(self, run: Run) -> AgentSpec | None:
         return self.worker.app.agent_of(run.planner, run.planner_version)
@@ -109,6 +125,7 @@ class Planner(Role):
         with self._lock:
             known = self._contexts.pop(held.term.owner, None)
             damage = self._damaged.pop(held.term.owner, None)
+            heard = self._heard.pop(held.term.owner, ())
         if known is None:
             raise LookupError(f"the context of run {run.id} was not gathered; its takeover plans it")
         agent = self._agent(run)
@@ -128,9 +145,10 @@ class Planner(Role):
                 **fields, code=no_progress, message=still, stop=no_progress, spent=Spent()
             )
         spec = app.find_planner(run.planner, run.planner_version)
-        context = context_of(run, known, known_tool)
+        context = context_of(run, known, known_tool, heard)
         try:
-            turn, tools = await self._proposed(plan, held, spec, context)
+            with self.worker.interruptible():
+                turn, tools = await self._proposed(plan, held, spec, context)
             fault("planner.after_model")
             return self._recorded(plan, fields, spec, context, turn, tools)
         except models.NoTurn as lost:
@@ -144,6 +162,10 @@ class Planner(Role):
                 stop=lost.stop,
                 retry_after=lost.retry_after,
             )
+        except asyncio.CancelledError:
+            if not self.worker.slots.draining:
+                raise
+            code, message = c.DRAINED, "the worker was told to end before there was an answer"
         except TimeoutError:
             code, message = "timeout", f"no answer within {plan.timeout.total_seconds():g} s"
         except Exception as error:
@@ -207,8 +229,11 @@ class Planner(Role):
             spent=turn.spent if isinstance(turn, models.ModelTurn) else None,
             said=turn.said if isinstance(turn, models.ModelTurn) else {},
             markers=tuple(sorted(context.met)),
+            signals=len(context.signals),
             join=join_of(
-                turn.join, spec.agent and spec.agent.join, (tools.get(p.tool) for p in turn.proposals)
+                turn.join,
+                spec.agent.join if spec.agent is not None else None,
+                (tools.get(p.tool) for p in turn.proposals),
             ),
         )
 
@@ -242,7 +267,9 @@ def _objection(spec: PlannerSpec, context: Context) -> str | None:
     return sanitize(said, MESSAGE_CHARS)
 
 
-def context_of(run: Run, known: Known, tool: Callable[[str, int], Tool | None]) -> Context:
+def context_of(
+    run: Run, known: Known, tool: Callable[[str, int], Tool | None], heard: tuple[Signal, ...] = ()
+) -> Context:
     """The planner's context, from the ledger alone: one entry per forward call, in the order proposed."""
     return Context(
         run_id=str(run.id),
@@ -256,4 +283,5 @@ def context_of(run: Run, known: Known, tool: Callable[[str, int], Tool | None]) 
         turns=known.turns,
         lost=known.lost,
         markers=markers.read(run.markers),
+        signals=heard,
     )

@@ -48,8 +48,11 @@ class FunctionPlanner:
     async def propose(self, context: Context) -> Turn:
         """The function's turn; UsageError if it gives anything else."""
         try:
-            if inspect.iscoroutinefunction(self._plan):
-                turn = await self._plan(context)
+            called = self._plan if inspect.isroutine(self._plan) else type(self._plan).__call__
+            turn: object
+            if inspect.iscoroutinefunction(called):
+                turn = self._plan(context)
+                turn = await turn if inspect.isawaitable(turn) else turn
             else:
                 turn = await asyncio.get_running_loop().run_in_executor(self._executor, self._plan, context)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:

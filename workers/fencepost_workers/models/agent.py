@@ -24,7 +24,7 @@ from fencepost_workers.models.declared import Declared, declare
 from fencepost_workers.models.prompt import Prompt, prompt
 from fencepost_workers.models.providers import Heard, KeyUnavailable, Providers
 
-_STOPS: Final[Mapping[Ending, StopReason]] = {
+STOPS: Final[Mapping[Ending, StopReason]] = {
     Ending.REFUSED: StopReason.REFUSED,
     Ending.CONTENT_FILTER: StopReason.REFUSED,
     Ending.HOSTED: StopReason.PLANNER_FAILED,
@@ -127,7 +127,7 @@ class AgentPlanner:
             window = self.agent.model(failures).window
             if any(model.window > window for _, model in self.agent.later(failures)):
                 return None
-        return _STOPS.get(ending)
+        return STOPS.get(ending)
 
 
 def _unsent(code: str, error: Exception, model: ModelSpec, made: Prompt) -> NoTurn:

@@ -86,6 +86,11 @@ def _responses_head(model: ModelSpec, instructions: str, declared: Declared) -> 
 
 
 def _responses(_instructions: str, told: Transcript) -> dict[str, Any]:
+    return {"input": response_items(told)}
+
+
+def response_items(told: Transcript) -> list[dict[str, Any]]:
+    """A transcript as the input items of OpenAI Responses."""
     items: list[dict[str, Any]] = [_user(told.first)]
     for exchange in told.exchanges:
         items += [dict(part) for part in exchange.opaque]
@@ -98,7 +103,7 @@ def _responses(_instructions: str, told: Transcript) -> dict[str, Any]:
             items.append({"type": "function_call_output", "call_id": call.id, "output": call.result})
         if exchange.note:
             items.append(_user(exchange.note))
-    return {"input": [*items, *([_user(told.last)] if told.last else [])]}
+    return [*items, *([_user(told.last)] if told.last else [])]
 
 
 def _user(text: str) -> dict[str, Any]:

@@ -12,13 +12,13 @@ Tokens are estimated from bytes (`estimate`), since counting them is each provid
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fencepost.output import bounded
 from fencepost.tools import CallView, Context
-from fencepost.views import TurnView
+from fencepost.views import Signal, TurnView
 from fencepost_workers.models.declared import Declared
 
 BYTES_PER_TOKEN: Final = 3
@@ -98,6 +98,7 @@ def transcript(context: Context, declared: Declared, *, window: int, fixed: int,
     gives the same transcript.
     """
     first, last = _input(context.input), _LOST.get(context.lost or "", "")
+    last = "\n\n".join(filter(None, (_heard(context.signals, window * BYTES_PER_TOKEN // 4), last)))
     room = window * BYTES_PER_TOKEN - fixed - _bytes(first) - _bytes(last) - 2 * FRAME
     kept: list[Exchange] = []
     cut = 0
@@ -114,6 +115,23 @@ def transcript(context: Context, declared: Declared, *, window: int, fixed: int,
         first = f"{first}\n\n({left_out} earlier turns, the oldest of this run, are left out here.)"
     size = window * BYTES_PER_TOKEN - room
     return Transcript(first, tuple(reversed(kept)), last, left_out, cut, size)
+
+
+def _heard(signals: Sequence[Signal], most: int) -> str:
+    """The messages to the run, the latest of them where not all fit into so many bytes."""
+    lines: list[str] = []
+    for signal in reversed(signals):
+        line = signal.channel()
+        if (most := most - _bytes(line) - 1) < 0:
+            break
+        lines.append(line)
+    if not signals:
+        return ""
+    left_out = len(signals) - len(lines)
+    head = (
+        f"Messages to this run ({left_out} earlier ones left out):" if left_out else "Messages to this run:"
+    )
+    return "\n".join([head, *reversed(lines)])
 
 
 def _backwards(context: Context, declared: Declared, asked: str) -> Iterator[Exchange]:

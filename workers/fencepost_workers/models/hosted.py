@@ -1,0 +1,293 @@
+"""Planners that are agents of a framework, as far as a framework may decide: what is proposed, never done.
+
+    app.planner("support")(pydantic_ai_planner(agent, app, tools=["mail.*"]))
+    app.planner("desk")(openai_agents_planner(agent, app, tools=["desk.*"]))
+
+The framework asks its model once per turn, with our tools in the place of its own, and is handed the
+transcript that the ledger makes; it keeps nothing between turns. It never runs a tool: what it would call is
+proposed, validated and dispatched like any other planner's proposal. An agent that has tools of its own, or
+whose client asks again by itself (R4), is refused where it is declared.
+
+Each framework is an extra, imported where an agent of it is handed over.
+
+Not covered: budgets of tokens and cost, breaker and limits of the model's provider. The framework's own
+client asks, so nobody reserves, and what it reports is kept with the turn and no more. `app.agent` has these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, Final
+
+from fencepost.app import App
+from fencepost.errors import UsageError
+from fencepost.tools import Context, Proposal, Turn
+from fencepost_workers.models.agent import STOPS, NoTurn
+from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, Means, Piece, settle
+from fencepost_workers.models.declared import Declared, declare
+from fencepost_workers.models.prompt import response_items
+from fencepost_workers.models.transcript import Transcript, transcript
+
+Plan = Callable[[Context], Awaitable[Turn]]
+WINDOW: Final = 32_000
+
+
+class Hosted:
+    """What both frameworks need: the tools as they are told, the transcript, and the turn."""
+
+    reads_turns = True
+    """Its context holds what was said in earlier turns."""
+
+    def __init__(self, app: App, tools: Sequence[str], window: int) -> None:
+        if isinstance(tools, str):
+            raise UsageError("tools= is a list of names or patterns, not one text")
+        self._app = app
+        self._patterns = tuple(tools)
+        self._window = window
+
+    @cached_property
+    def declared(self) -> Declared:
+        """The tools it is told about; read when it is first asked, since all are declared by then."""
+        return declare(self._app.tools, self._patterns)
+
+    def told(self, context: Context) -> Transcript:
+        """The transcript, without any opaque part."""
+        return transcript(context, self.declared, window=self._window, fixed=0, asked="")
+
+    def turn(self, facts: Facts, finish: Any, usage: Mapping[str, Any]) -> Turn:
+        """The turn these facts make. NoTurn where they make none."""
+        answer: Answer = settle(facts)
+        if answer.ending not in TURNS:
+            why = f"{answer.ending}: {answer.why}"
+            raise NoTurn(str(answer.ending), why, spent=None, said={}, stop=STOPS.get(answer.ending))
+        known = self.declared
+        named = [(known.tool(call.name), call) for call in answer.calls]
+        calls = [
+            # One that it was not told of is none for it, also where another planner has a tool of that name.
+            Proposal(name if name in known.known else f"unknown:{name}", call.arguments, call.label)
+            for name, call in named
+        ]
+        ended = finish if answer.ending is Ending.CLAIMED else None
+        if answer.ending is Ending.CLAIMED and ended is None:
+            raise NoTurn("malformed_turn", "its words are not what it is to end with", spent=None, said={})
+        return Turn(calls, ended, usage, json.dumps({"text": answer.text}))
+
+
+# -- pydantic-ai ---------------------------------------------------------------------------------------------
+
+
+def pydantic_ai_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
+    """A planner from a `pydantic_ai.Agent`; its `instructions` are sent, its `system_prompt` is not.
+
+    UsageError for an agent with tools, for a model given by name, and for a client that retries.
+    """
+    from pydantic_ai import models
+    from pydantic_ai.toolsets import FunctionToolset
+
+    own = [one for one in agent.toolsets if not (isinstance(one, FunctionToolset) and not one.tools)]
+    if own:
+        raise UsageError(
+            "the agent has tools of its own, which the framework would run; declare them as tools"
+        )
+    if not isinstance(agent.model, models.Model):
+        raise UsageError("give the agent a model object, made with a client that has max_retries=0")
+    _asks_once(getattr(agent.model, "client", None))
+    return _PydanticAi(agent, Hosted(app, tools, window))
+
+
+class _PydanticAi:
+    reads_turns = True
+
+    def __init__(self, agent: Any, hosted: Hosted) -> None:
+        self._agent = agent
+        self._hosted = hosted
+
+    async def __call__(self, context: Context) -> Turn:
+        from pydantic_ai import (
+            DeferredToolRequests,
+            ToolDefinition,
+            UnexpectedModelBehavior,
+            UsageLimitExceeded,
+            UsageLimits,
+            capture_run_messages,
+        )
+        from pydantic_ai.toolsets import ExternalToolset
+
+        tools = [
+            ToolDefinition(
+                name=tool.name,
+                parameters_json_schema=dict(tool.schema),
+                description=tool.description,
+                strict=False,
+            )
+            for tool in self._hosted.declared.tools
+        ]
+        history = _history(self._hosted.told(context))
+        with capture_run_messages() as seen:
+            try:
+                result = await self._agent.run(
+                    message_history=history,
+                    output_type=[self._agent.output_type, DeferredToolRequests],
+                    toolsets=[ExternalToolset(tools)],
+                    usage_limits=UsageLimits(request_limit=1),
+                )
+                output = None if isinstance(result.output, DeferredToolRequests) else result.output
+            except (UsageLimitExceeded, UnexpectedModelBehavior):
+                output = None  # it wanted to ask again, by itself; what was answered is judged here
+        had = sum(one.kind == "response" for one in history)
+        answers = [one for one in seen if one.kind == "response"][had:]
+        if not answers:
+            raise NoTurn("malformed_turn", "the framework had no answer", spent=None, said={})
+        usage = answers[0].usage
+        counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
+        return self._hosted.turn(_facts(answers[0]), output, counts)
+
+
+def _history(told: Transcript) -> list[Any]:
+    from pydantic_ai import messages as m
+
+    history: list[Any] = [m.ModelRequest([m.UserPromptPart(told.first)])]
+    for exchange in told.exchanges:
+        said: list[Any] = [m.TextPart(exchange.text)] if exchange.text else []
+        said += [m.ToolCallPart(call.name, call.arguments, call.id) for call in exchange.calls]
+        if said:
+            history.append(m.ModelResponse(said))
+        answered: list[Any] = [m.ToolReturnPart(call.name, call.result, call.id) for call in exchange.calls]
+        answered += [m.UserPromptPart(exchange.note)] if exchange.note else []
+        history.append(m.ModelRequest(answered))
+    if told.last:
+        history.append(m.ModelRequest([m.UserPromptPart(told.last)]))
+    return history
+
+
+_FINISHED: Final[Mapping[str, Means | Ending]] = {
+    "stop": Means.NORMAL,
+    "tool_call": Means.CALLS,
+    "length": Ending.TRUNCATED,
+    "content_filter": Ending.CONTENT_FILTER,
+}
+
+
+def _facts(response: Any) -> Facts:
+    """What the framework has kept of an answer: its stop reason, and arguments as the model wrote them."""
+    details = response.provider_details or {}
+    stop = str(response.finish_reason or "")
+    facts = Facts(ended=True, stop=stop, means=_FINISHED.get(stop))
+    if facts.means is Means.NORMAL and details.get("finish_reason") == "completed":
+        facts.means = Means.EITHER  # OpenAI Responses has one word for both
+    for part in response.parts:
+        match part.part_kind:
+            case "tool-call":
+                arguments = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
+                facts.calls.append(
+                    Piece(part.tool_name, part.tool_call_id, facts.grow(arguments), whole=True)
+                )
+            case "text":
+                facts.text.append(facts.grow(part.content))
+            case "thinking":
+                pass
+            case kind:
+                facts.hosted.append(f"a part of kind {kind}")
+    return facts
+
+
+# -- openai-agents -------------------------------------------------------------------------------------------
+
+
+def openai_agents_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
+    """A planner from an `agents.Agent` that is asked by OpenAI Responses.
+
+    UsageError for an agent with tools, handoffs or MCP servers of its own, for any model but an
+    `OpenAIResponsesModel` (of the others the framework drops why an answer ended), and for a client that
+    retries.
+    """
+    from agents import OpenAIResponsesModel
+
+    if agent.tools or agent.handoffs or agent.mcp_servers:
+        raise UsageError(
+            "the agent has tools, handoffs or servers of its own, which the framework would run; "
+            "declare them as tools"
+        )
+    if not isinstance(agent.model, OpenAIResponsesModel):
+        raise UsageError("give the agent an OpenAIResponsesModel, made with a client that has max_retries=0")
+    _asks_once(getattr(agent.model, "_client", None))
+    return _OpenAiAgents(agent, Hosted(app, tools, window))
+
+
+class _OpenAiAgents:
+    reads_turns = True
+
+    def __init__(self, agent: Any, hosted: Hosted) -> None:
+        self._agent = agent
+        self._hosted = hosted
+
+    async def __call__(self, context: Context) -> Turn:
+        from agents import AgentsException, FunctionTool, RunConfig, Runner
+
+        tools = [
+            FunctionTool(
+                name=tool.name,
+                description=tool.description,
+                params_json_schema=dict(tool.schema),
+                on_invoke_tool=_never,
+                strict_json_schema=False,
+                needs_approval=True,
+            )
+            for tool in self._hosted.declared.tools
+        ]
+        heard: list[Any] = []
+        items: Any = response_items(self._hosted.told(context))
+        output = None
+        try:
+            result = await Runner.run(
+                self._agent.clone(tools=tools, model=_overheard(self._agent.model, heard)),
+                items,
+                max_turns=1,
+                run_config=RunConfig(tracing_disabled=True),
+            )
+            output = result.final_output
+        except AgentsException:  # a call of no tool, say: what was answered is judged here
+            if not heard:
+                raise
+        answer = heard[-1]
+        facts = Facts(ended=True, stop="completed", means=Means.EITHER)
+        for item in answer.output:
+            if item.type == "function_call":
+                facts.calls.append(
+                    Piece(
+                        item.name, item.call_id, facts.grow(item.arguments), whole=item.status != "incomplete"
+                    )
+                )
+            elif item.type == "message":
+                facts.refused |= any(part.type == "refusal" for part in item.content)
+                facts.text += [facts.grow(getattr(part, "text", "")) for part in item.content]
+            elif item.type != "reasoning":
+                facts.hosted.append(f"an item of type {item.type}")
+        used = {"input_tokens": answer.usage.input_tokens, "output_tokens": answer.usage.output_tokens}
+        return self._hosted.turn(facts, output, used)
+
+
+def _overheard(model: Any, heard: list[Any]) -> Any:
+    """The model, each of whose answers is put down before the framework makes anything of it."""
+    from agents import Model
+
+    class Overheard(Model):
+        async def get_response(self, *args: Any, **how: Any) -> Any:
+            heard.append(await model.get_response(*args, **how))
+            return heard[-1]
+
+        def stream_response(self, *args: Any, **how: Any) -> Any:
+            raise NotImplementedError("a planner's answers are not streamed")
+
+    return Overheard()
+
+
+async def _never(*_: object) -> Any:
+    raise RuntimeError("a framework was about to run a tool; nothing of it is run there")
+
+
+def _asks_once(client: Any) -> None:
+    if getattr(client, "max_retries", None) != 0:
+        raise UsageError("the agent's client asks again by itself; make it with max_retries=0")
