@@ -179,6 +179,11 @@ def test_a_reference_that_leads_nowhere_says_so() -> None:
         [{"says": "x"}],
         [[{"arguments": {}}]],
         {"latency": {"first": 1}},
+        {"latency": 3},
+        {"limits": {"concurrency": 3}},
+        {"limits": {"per_s": "many"}},
+        {"usage": {"inputs": 3}},
+        [{"usage": {"output": None}}],
         {"latency": {"first_s": {"p50": 4, "p99": 1}}},
     ],
 )

@@ -119,6 +119,8 @@ class Provider:
     def _add_faults(self, body: Mapping[str, Any]) -> Answer:
         if "faults" not in body:
             return answers.success(201, self.rules.add(parse(body)).wire_form())
+        if not isinstance(body["faults"], list):
+            raise ValueError("faults is a list of objects")  # noqa: TRY004 - a bad body
         parsed = [parse(one, body.get("seed", 0)) for one in body["faults"]]
         return answers.success(201, {"faults": [self.rules.add(rule).wire_form() for rule in parsed]})
 

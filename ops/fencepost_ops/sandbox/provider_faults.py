@@ -170,6 +170,8 @@ _NUMBER = {"probability": 1.0, "headers_s": 3600.0, "first_s": 3600.0, "between_
 
 def parse(wire: Mapping[str, Any], seed: int = 0) -> Rule:
     """A rule from JSON. Raises ValueError with one sentence for anything unknown or of the wrong type."""
+    if not isinstance(wire, Mapping):
+        raise ValueError("a fault is an object")  # noqa: TRY004 - answered like any bad body
     values = {"seed": seed} | {name: value for name, value in wire.items() if value is not None}
     if "kind" not in values:
         raise ValueError("a fault needs a kind")

@@ -18,7 +18,7 @@ import math
 import re
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from fencepost_ops.sandbox.provider_faults import draw
@@ -99,14 +99,22 @@ def parse(name: str, wire: Any) -> Script:
         turns=_turns(name, wire.get("turns", [])),
         turns_from=turns_from,
         last=str(wire.get("last", "Done.")),
-        usage=dict(wire.get("usage", {})),
+        usage=_numbers(name, "usage", wire, Usage),
         latency=_latency(name, wire.get("latency", {})),
-        limits=Limits(**wire.get("limits", {})),
+        limits=Limits(**_numbers(name, "limits", wire, Limits)),
     )
 
 
-def _latency(name: str, wire: Mapping[str, Any]) -> Latency:
-    if not set(wire) <= {"headers_s", "first_s", "between_s", "seed"}:
+def _numbers(name: str, part: str, wire: Mapping[str, Any], kind: type[Usage | Limits]) -> dict[str, Any]:
+    given, known = wire.get(part, {}), [one.name for one in fields(kind)]
+    fine = isinstance(given, Mapping) and set(given) <= set(known)
+    if not fine or not all(type(value) in (int, float) and value >= 0 for value in given.values()):
+        raise ValueError(f"the script of {name}: {part} has numbers for {', '.join(known)}, not {given!r}")
+    return dict(given)
+
+
+def _latency(name: str, wire: Any) -> Latency:
+    if not isinstance(wire, Mapping) or not set(wire) <= {"headers_s", "first_s", "between_s", "seed"}:
         raise ValueError(f"the script of {name}: latency has headers_s, first_s, between_s and seed")
     headers, first, between = (
         _wait(name, wire.get(f"{one}_s", 0)) for one in ("headers", "first", "between")
@@ -138,6 +146,7 @@ def _turn(name: str, number: int, given: Any) -> Mapping[str, Any]:
     if given.get("finish") is not None:
         text = json.dumps(given["finish"])
     calls = [_call(name, number, one) for one in given.get("calls", given.get("proposals", []))]
+    _numbers(f"{name}, turn {number}", "usage", given, Usage)
     kept = {key: given[key] for key in ("refusal", "stop", "usage") if key in given}
     return {"text": text, "finish": given.get("finish"), "calls": calls, **kept}
 
