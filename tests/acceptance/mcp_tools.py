@@ -23,7 +23,8 @@ class Note(BaseModel):
 def add(app: App, folder: Path) -> None:
     """Register it."""
     second = timedelta(seconds=1)
-    times: Any = {"attempts": 3, "per_attempt": 15 * second, "grace": second, "reserve": second}
+    # Of a process that is started for it an attempt may take long on a busy machine.
+    times: Any = {"attempts": 3, "per_attempt": 120 * second, "grace": second, "reserve": second}
     args = ("-m", "fencepost_ops.sandbox.mcp_server", str(folder / FOLDER))
     server = Stdio(command=sys.executable, args=args, env={"PYTHONPATH": PATHS})
     diary = app.dependency("diary", mcp=server, **times)

@@ -3,22 +3,27 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from fencepost_ops.sandbox.mcp_server import FAULTS, McpBook
 from tests.acceptance.mcp_tools import FOLDER
 from tests.acceptance.stage import Stage, step
 from tests.awaiting import until
 
+WITHIN_S = 120.0
 
+
+@pytest.mark.timeout(300)  # two servers and their client are started, of a second's work each
 def test_a_killed_worker_leaves_one_effect_which_is_looked_up(stage: Stage) -> None:
     folder = stage.folder / FOLDER
     folder.mkdir(exist_ok=True)
     (folder / FAULTS).write_text(json.dumps({"write_note": {"do": "slow_after:600", "times": 1}}))
     book = McpBook(folder)
-    run = stage.send([step("diary.write", "note", ref="r-1", text="hello")])
-    until("the note is written", lambda: book.lines("effect"), 30)
+    run = stage.send([step("diary.write", "note", ref="r-1", text="hello")], deadline_s=300)
+    until("the note is written", lambda: book.lines("effect"), WITHIN_S)
     (called,) = book.lines("call")
     stage.kill_holder(run, "note")
-    assert stage.ended(run) == ["COMPLETED"]
+    assert stage.ended(run, within_s=WITHIN_S) == ["COMPLETED"]
     call = stage.calls(run)["note"]
     assert (call.state, call.attempts, call.receipt) == ("SUCCEEDED", 1, "note_1")
     (effect,) = book.lines("effect")
@@ -27,4 +32,6 @@ def test_a_killed_worker_leaves_one_effect_which_is_looked_up(stage: Stage) -> N
     assert (first, set(asked)) == ("write_note", {"find_note"})
     assert called["meta"]["dev.fencepost/call"] == str(call.id)
     assert stage.events(run, "ToolEffectReconciled")
-    until("the server has ended with its worker", lambda: not Path(f"/proc/{called['pid']}").exists(), 30)
+    until(
+        "the server has ended with its worker", lambda: not Path(f"/proc/{called['pid']}").exists(), WITHIN_S
+    )

@@ -24,7 +24,7 @@ from tests.integration.mcp_notes import Note, Notes, served, writing
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
 KEY = "c" * 64
-WITHIN_S = 20.0
+WITHIN_S = 60.0
 SHORT_S = 1.0
 
 

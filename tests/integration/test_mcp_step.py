@@ -23,6 +23,7 @@ from fencepost_workers.planner import Planner
 from fencepost_workers.reconciler import Reconciler
 from fencepost_workers.role import Role
 from fencepost_workers.step import Step
+from fencepost_workers.tools import mcp
 from fencepost_workers.worker import Worker
 from tests.integration.conftest import copied
 from tests.integration.mcp_app import PIN
@@ -46,7 +47,7 @@ class Sealed(BaseModel):
 
 def noting_app(url: str) -> App:
     app = App("noting")
-    times: Any = {"attempts": 2, "per_attempt": 10 * SECOND, "grace": SECOND, "reserve": SECOND}
+    times: Any = {"attempts": 2, "per_attempt": 40 * SECOND, "grace": SECOND, "reserve": SECOND}
     notes = served(app, Streamable(), url, **times)
     writing(notes)
     notes.mcp(
@@ -134,6 +135,7 @@ def desk(
     postgres: LocalPostgres, template: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Desk]:
     notes = Notes(tmp_path_factory.mktemp("notes"))
+    mcp.load()  # a second's work, which no step has to wait for here
     with (
         LocalValkey.start() as valkey,
         copied(postgres, template) as database,
@@ -247,7 +249,7 @@ def test_a_held_call_looks_again_by_itself_and_keeps_an_attempt_for_a_person(des
             desk.run("again", minutes=60)
             desk.step(Queue.DISPATCHER)
             for attempts in (2, 2):  # the third is kept
-                desk.shop.ahead(RECHECK.total_seconds() + 11)
+                desk.shop.ahead(RECHECK.total_seconds() + 45)
                 desk.step(Queue.DISPATCHER)
                 assert desk.call("again")[:2] == ("INTENT_RECORDED", attempts)
         desk.shop.ahead(AGAIN.total_seconds() + 1)
