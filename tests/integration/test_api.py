@@ -340,12 +340,12 @@ def test_a_ledger_that_is_away_is_said_and_nothing_of_it_is_shown(
             owner.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [ledger.name]
             )
-            until("it is not ready", lambda: shop.get("/readyz").status_code == 503)
-            answer = start(shop, "away")
+            answer = start(shop, "away")  # the first, which is the one that looks
             told = refused(answer, 503, "unavailable")
             assert int(answer.headers["retry-after"]) >= 1
             assert ledger.name not in answer.text
             assert "safe" in told["detail"]
+            until("it is not ready", lambda: shop.get("/readyz").status_code == 503)
             assert shop.get("/healthz").status_code == 200
         finally:
             owner.execute(f"ALTER DATABASE {ledger.name} ALLOW_CONNECTIONS true")
