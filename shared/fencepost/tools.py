@@ -1,8 +1,7 @@
 """The values tools and planners are made of: proposals, turns, contexts, dependencies, and the tool itself.
 
-A tool of kind `http` is two pure parts, `request(args)` and `parse(response)`, so that what was hashed,
-shown, approved and sent is one thing; a tool of kind `python` is a free-form function of which only the
-arguments are bound. Nothing here does I/O.
+A tool of kind `http` or `mcp` is two pure parts, `request(args)` and `parse(response)`: what was hashed,
+shown, approved and sent is one thing. Of a free-form `python` tool only the arguments are bound. No I/O here.
 """
 
 import json
