@@ -131,13 +131,12 @@ def test_a_claim_that_was_recorded_is_answered_again_as_put_off(fleet: Fleet) ->
     assert fleet.bench.kinds(run).count("PlanDeferred") == 1
 
 
-def test_a_worker_that_names_no_provider_is_held_up_all_the_same(fleet: Fleet) -> None:
+@pytest.mark.parametrize("named", ["", OTHER])
+def test_a_worker_that_names_no_provider_or_another_is_held_up_all_the_same(fleet: Fleet, named: str) -> None:
     run = fleet.bench.start()
-    fleet.lose(run, fleet.asked(run), BUSY, scope="")
+    fleet.lose(run, fleet.asked(run), BUSY, scope=named)
     assert known(fleet.bench, ONE).state == State.OPEN
-    other = fleet.bench.start()
-    assert fleet.claim(other, scope="")[0] == c.Done("QUEUED")
-    assert fleet.claim(fleet.bench.start(), scope=OTHER)[0] == c.Done("QUEUED")
+    assert fleet.claim(fleet.bench.start(), scope=named)[0] == c.Done("QUEUED")
 
 
 def test_one_run_at_a_time_tries_it_again_and_its_answer_opens_it(fleet: Fleet) -> None:
