@@ -46,8 +46,10 @@ def show(what: str, told: dict[str, float]) -> None:
     print(what, {name: round(seconds, 2) for name, seconds in told.items()})  # noqa: T201 - with -s, as proof
 
 
-BY_S = 5
+BY_S = 4
 """Long enough for answers and an error on a busy machine."""
+LEFT = ("DISPATCHING detached", "FAILED detached")
+"""How the planner sees a call that is left behind: its run may have stopped by then."""
 SIX = ("answer", "answer", "answer", "answer", "error", "silence")
 
 
@@ -55,7 +57,8 @@ def test_a_join_by_a_deadline_goes_on_with_four_answers_an_error_and_a_silence(s
     names = topics(*SIX)
     run = asked(stage, *names, by_s=BY_S)
     found = seen(stage, run)
-    assert [found[name] for name in names] == ["SUCCEEDED"] * 4 + ["FAILED", "DISPATCHING detached"]
+    assert [found[name] for name in names[:5]] == ["SUCCEEDED"] * 4 + ["FAILED"]
+    assert found[names[5]] in LEFT
     assert stage.ended(run) == ["COMPLETED"]
     told = times(stage, run)
     show(f"by a deadline of {BY_S} s", told)
@@ -71,11 +74,15 @@ def test_a_quorum_of_four_waits_for_neither_the_error_nor_the_silence(stage: Sta
     run = asked(stage, *names, need=4)
     found = seen(stage, run)
     assert [found[name] for name in names[:4]] == ["SUCCEEDED"] * 4
-    assert found[names[5]] == "DISPATCHING detached"
+    assert found[names[5]] in LEFT
     assert stage.ended(run) == ["COMPLETED"]
+    silent = stage.calls(run)[names[5]].id
+    (left,) = [event for event in stage.events(run, "CallDetached") if event.call == silent]
+    answers = [e for e in stage.events(run, "ChildRunSettled") if e.data["to"] == "SUCCEEDED"]
+    assert left.causation == answers[3].causation  # in the very change that brings the fourth
     told = times(stage, run)
     show("a quorum of four", told)
-    assert max(told[name] for name in names[:4]) <= told["next turn"] < told[names[5]]
+    assert max(told[name] for name in names[:4]) <= told["next turn"]
 
 
 @long_only
@@ -104,15 +111,13 @@ def test_one_run_per_call_wherever_somebody_dies(stage: Stage, role: str, point:
     assert stage.effects(names[0]) in ([["debit"]] if done else [[], ["debit", "refund"]])
 
 
-def test_whoever_dies_between_two_steps_leaves_one_run_per_call_and_one_effect(stage: Stage) -> None:
-    armed = [stage.arm("dispatcher", "ledger.in_transaction=crash")]
-    armed.append(stage.arm("reconciler", "ledger.in_transaction=crash"))
+def test_whoever_dies_as_it_starts_runs_leaves_one_per_call_and_one_effect_each(stage: Stage) -> None:
+    dying = stage.arm("dispatcher", "ledger.in_transaction=crash")
     names = topics("debit", "debit", "answer")
     run = asked(stage, *names)
     assert stage.ended(run) == ["COMPLETED"]
-    until("all faults have struck", lambda: all(one.fired for one in armed))
+    until("a dispatcher has died", lambda: dying.fired)
     assert [stage.effects(name) for name in names] == [["debit"], ["debit"], []]
-    children = "SELECT count(*), count(DISTINCT parent_call) FROM fencepost.runs WHERE parent = %s"
-    assert stage.value(children, run) == 3
     with stage.reader() as reader:
-        assert reader.execute(children, [run]).fetchone() == (3, 3)
+        counted = "SELECT count(*), count(DISTINCT parent_call) FROM fencepost.runs WHERE parent = %s"
+        assert reader.execute(counted, [run]).fetchone() == (3, 3)
