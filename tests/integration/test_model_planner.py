@@ -206,6 +206,26 @@ def test_a_cut_answer_is_charged_as_counted_and_the_model_is_told(desk: Desk) ->
     assert len({one["body"] for one in again}) == 4  # the second time it is told what was wrong
 
 
+def test_no_model_is_told_what_nobody_recorded(desk: Desk) -> None:
+    run = desk.enqueue("messages")
+    assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
+    assert desk.shop.idle()
+    (said,) = desk.events(run, "ModelResponseRecorded")
+    desk.shop.sql("ALTER TABLE fencepost.payloads DROP CONSTRAINT payloads_digest_check")
+    desk.shop.sql(
+        "UPDATE fencepost.payloads SET data = data || '\\x20'::bytea WHERE digest = %s", said["answer"]
+    )
+    assert desk.dispatcher.handle(desk.shop.due(Queue.DISPATCHER)) == 1
+    assert desk.shop.idle()
+    desk.planner = desk.another()
+    assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
+    assert desk.shop.idle()
+    (lost,) = desk.events(run, "ModelOutcomeUnknown")
+    assert lost["code"] == "damaged_result"
+    assert "the stored answer" in lost["message"]
+    assert len(desk.asked()) == 1
+
+
 def test_words_are_a_claim_that_verify_judges_and_silence_is_none(desk: Desk) -> None:
     desk.script("messages", {"text": "Done."}, {"calls": [NOTE]}, {"text": "Noted."})
     desk.spoil("empty", turn=2, count=1)
