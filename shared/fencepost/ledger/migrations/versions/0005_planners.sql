@@ -610,11 +610,11 @@ BEGIN
             END IF;
         END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner, NEW.fence,
-            NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
+    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
+            NEW.fence, NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
             NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.markers)
-       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner, OLD.fence,
-            OLD.result, OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages,
+       IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner,
+            OLD.fence, OLD.result, OLD.preview, OLD.turn, OLD.requests, OLD.calls, OLD.failures, OLD.outages,
             OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, OLD.markers)
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
         IF by_office = 'call' THEN
