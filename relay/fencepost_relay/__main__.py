@@ -20,6 +20,8 @@ from fencepost.errors import FaultInjected, Unreachable, UsageError
 from fencepost.health import HealthFile
 from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
+from fencepost.telemetry import spans
+from fencepost.telemetry.start import start
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import PassResult, Relay
 
@@ -158,14 +160,16 @@ def serve(settings: Settings) -> None:
 
 def main() -> int:
     """The program; returns its exit code (2: wrong settings or a ledger that refuses)."""
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     try:
         settings = load_settings()
+        start(settings, "relay")
         settings.need("dsn", "redis_url")
         serve(settings)
     except UsageError as error:
         sys.stderr.write(f"fencepost relay: {redact(str(error))}\n")
         return error.exit_code
+    finally:
+        spans.close()
     return 0
 
 

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -123,6 +123,16 @@ class Settings(BaseSettings):
     )
     signing_keys: str = Field(
         "", description="folder of the keys that sign capabilities, made by fencepost keys new"
+    )
+    log: Literal["text", "json"] = Field("text", description="form of log lines: text, or json by structlog")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="least level of our own log lines; debug says one for each item"
+    )
+    metrics_address: str = Field(
+        "", description="HOST:PORT where this process serves its figures to Prometheus; :0 for any free port"
+    )
+    otel: str = Field(
+        "", description="module:function that sets OpenTelemetry's tracer provider when a process starts"
     )
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")

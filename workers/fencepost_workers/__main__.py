@@ -15,6 +15,8 @@ from fencepost.ledger.connect import connect
 from fencepost.ledger.revision import require
 from fencepost.settings import load_settings, redact
 from fencepost.states import Queue
+from fencepost.telemetry import spans
+from fencepost.telemetry.start import start
 from fencepost_workers import redaction
 
 GC_THRESHOLDS = (20_000, 20, 20)  # a batch makes tens of thousands of records that die with it
@@ -32,11 +34,11 @@ def main(argv: list[str] | None = None) -> int:
     if len(names) not in {1, 2} or names[0] not in PROGRAMS:
         sys.stderr.write(f"usage: python -m fencepost_workers {'|'.join(PROGRAMS)} [NAME]\n")
         return 2
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     redaction.install()
     for chatty in ("httpx2", "httpcore2", "celery", "kombu"):
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
+        start(load_settings(), names[0])
         if names[0] == INTAKE:
             from fencepost_workers import intake
 
@@ -85,6 +87,7 @@ def serve(queue: Queue, name: str) -> int:
 
 def end(code: int) -> NoReturn:
     """End at once: interpreters wait for every thread, and a tool that never returns holds one."""
+    spans.close()
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

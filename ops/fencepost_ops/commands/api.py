@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.util import find_spec
 
 import click
 
 from fencepost.errors import UsageError
+from fencepost.telemetry import spans
+from fencepost.telemetry.start import start
 from fencepost_ops.commands.session import Session, dsn_option, pass_session, redis_option
 
 
@@ -34,7 +35,11 @@ def api(session: Session, host: str | None, port: int | None, log: bool) -> None
     session.overrides |= {
         name: str(value) for name, value in (("api_host", host), ("api_port", port)) if value is not None
     }
-    logging.basicConfig(level=logging.INFO if log else logging.WARNING, format="%(levelname)s %(message)s")
     with session.errors():
-        serve(session.settings("dsn"), lambda where: click.echo(f"listening on {where}"))
+        settings = session.settings("dsn")
+        start(settings, "api", text="%(levelname)s %(message)s", quiet=not log)
+        try:
+            serve(settings, lambda where: click.echo(f"listening on {where}"))
+        finally:
+            spans.close()
     click.echo("stopped")
