@@ -48,6 +48,7 @@ from fencepost.states import StopReason
 __all__ = [
     "COMPENSATE",
     "CONFIRM",
+    "DRAINED",
     "LEAVE",
     "OFFSET",
     "Answer",
@@ -60,7 +61,6 @@ __all__ = [
     "ClaimRun",
     "ClaimStopped",
     "Command",
-    "DRAINED",
     "DecideApproval",
     "DecideRepair",
     "Denied",

@@ -14,7 +14,7 @@ E = EventType
 
 
 def repin(bench: Bench, run: Any, to: int = 2, seen: int | None = 1) -> Any:
-    said = {"to": to, "by": "ann", "login": login(bench), "reason": "v1 is gone", "seen": seen}
+    said: dict[str, Any] = {"to": to, "by": "ann", "login": login(bench), "reason": "gone", "seen": seen}
     (answer,) = bench.operator.apply([c.Repin(**bench.base(run), **said)])
     return answer
 
@@ -67,7 +67,7 @@ def test_postgres_takes_another_version_from_an_operator_with_the_event_only(ben
     with psycopg.connect(bench.database.dsns["worker"]) as worker, pytest.raises(psycopg.Error) as refused:
         worker.execute("UPDATE fencepost.runs SET planner_version = 9 WHERE id = %s", [run])
     assert refused.value.sqlstate in {"FP002", "FP004"}
-    said = {"to": 2, "by": "ann", "login": "somebody else", "reason": "r", "seen": 1}
+    said: dict[str, Any] = {"to": 2, "by": "ann", "login": "somebody else", "reason": "r", "seen": 1}
     (answer,) = bench.operator.apply([c.Repin(**bench.base(run), **said)])
     assert isinstance(answer, c.Broken)
     assert "a person's word only" in answer.why

@@ -326,6 +326,10 @@ _OF_RUN: Final[Mapping[str, Telling]] = {
     E.CANCEL_REQUESTED: lambda event, data: (
         f"{_said(event.principal)} cancelled the run: {_said(data['reason'])}."
     ),
+    E.RUN_REPINNED: lambda event, data: (
+        f"{_said(event.principal)} (login {_said(data['login'])}) had version {data['to']} of its planner "
+        f"take the place of version {data['from']}: {_said(data['reason'])}."
+    ),
     E.RUN_STOPPING: lambda _, data: f"The run stops, {data['reason']}: {_said(data.get('detail') or '')}.",
 }
 _OF_CALL: Final[Mapping[str, Telling]] = {

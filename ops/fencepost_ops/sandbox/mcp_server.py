@@ -81,7 +81,7 @@ class Notes:
         found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         return found
 
-    def fault(self, tool: str) -> str:
+    def wrong(self, tool: str) -> str:
         """What goes wrong with the call that was just written down; nothing for most."""
         rule = self._faults().get(tool, {})
         calls = sum(line["name"] == tool for line in self.book.lines("call"))
@@ -117,7 +117,7 @@ class Notes:
     async def _written(
         self, arguments: Mapping[str, Any], key: str
     ) -> types.CallToolResult | types.InputRequiredResult:
-        do, _, how = self.fault("write_note").partition(":")
+        do, _, how = self.wrong("write_note").partition(":")
         if set(arguments) != {"ref", "text"}:
             return _failed("bad arguments")
         if do == "die_before":
@@ -149,7 +149,7 @@ class Notes:
         return _answer(note)
 
     def _found(self, key: str) -> types.CallToolResult:
-        do = self.fault("find_note")
+        do = self.wrong("find_note")
         if do == "raise":
             return _failed("it cannot look just now")
         found = next((line["note"] for line in self.book.lines("effect") if line["key"] == key), None)
