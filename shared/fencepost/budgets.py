@@ -117,9 +117,21 @@ class Budget:
         )
 
 
-@lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
+_REMEMBERED = 4096
+"""Characters of a request up to which its budget is remembered: a cache holds a thousand of them."""
+
+
 def budget_of(request: str) -> Budget:
     """The budget in a run's stored request, as its producer gave it; what it says of taint is none of it."""
+    return _remembered(request) if len(request) <= _REMEMBERED else _budget_of(request)
+
+
+@lru_cache(maxsize=1024)  # each claim asks, and mostly of the same few runs
+def _remembered(request: str) -> Budget:
+    return _budget_of(request)
+
+
+def _budget_of(request: str) -> Budget:
     limits = json.loads(request).get("budget") or {}
     return Budget.from_json({name: limit for name, limit in limits.items() if name != BORN})
 
