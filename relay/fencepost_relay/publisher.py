@@ -42,7 +42,7 @@ class Publishes(Protocol):
         """Messages waiting in each queue. Raises Unreachable."""
         ...
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:
         """Send one message; see `Publisher.publish`."""
         ...
 
@@ -73,11 +73,12 @@ class Publisher:
         with self._broker() as producer:
             return {queue: _length(producer.channel, queue) for queue in QUEUES}
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:
         """
-        Send one message with these items to `queue`. Raises Unreachable, and then it may have been sent: a
-        message too many is dropped by the claim; LookupError for a queue nobody declares. Any other error is
-        the items' own; what comes next has a new connection.
+        Send one message with these items to `queue`; its header `traceparent` says to which tree of runs they
+        belong, if it is one. No worker reads that: it knows what it does from the row (R1). Raises
+        Unreachable, and then it may have been sent: a message too many is dropped by the claim; LookupError
+        for a queue nobody declares. Any other error is the items' own; what comes next has a new connection.
         """
         if queue not in QUEUES:
             raise LookupError(f"no worker of this version listens to a queue {queue!r}")
@@ -89,6 +90,7 @@ class Publisher:
                 producer=producer,
                 declare=[],  # queues belong to those who consume; the default exchange needs no binding
                 ignore_result=True,
+                headers={} if traceparent is None else {"traceparent": traceparent},
             )
 
     def close(self) -> None:

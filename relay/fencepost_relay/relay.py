@@ -27,6 +27,7 @@ from fencepost.ledger.connect import translate
 from fencepost.ledger.outbox import FAIL, Failed, Setback, fail_values, its_own, publish_again
 from fencepost.ledger.session import Session
 from fencepost.publication import MOST_DOUBLINGS, apart, republish_delay
+from fencepost.telemetry import correlation
 from fencepost.testing import fault
 from fencepost_relay.publisher import QUEUES, Item, Publishes
 from fencepost_relay.silence import LOWER, WORKERS, Stamp, judge_silence, uninterrupted
@@ -39,6 +40,7 @@ from fencepost_relay.taking import (
     Sent,
     lists,
     pause_after,
+    tree_of,
 )
 
 log = logging.getLogger("fencepost.relay")
@@ -228,12 +230,15 @@ class Relay:
     def _publish(self, rows: Sequence[Row], at: datetime) -> tuple[int, tuple[Setback, ...]]:
         fault("relay.after_take")
         waiting = lists(rows, self._list_size)
+        roots = {row.item: row.root for row in rows}
+        if log.isEnabledFor(logging.DEBUG):
+            _tell(rows)
         failed: list[Failed] = []
         sent = 0
         try:
             while waiting:
                 queue, items = waiting.pop(0)
-                sent += self._send_list(queue, items, at, failed)
+                sent += self._send_list(queue, items, at, failed, roots)
             self._refused = False
         except Unreachable:
             self._measured = None  # ask before taking more
@@ -245,11 +250,18 @@ class Relay:
         fault("relay.after_publish")
         return sent, setbacks
 
-    def _send_list(self, queue: str, items: Sequence[Item], at: datetime, failed: list[Failed]) -> int:
+    def _send_list(
+        self,
+        queue: str,
+        items: Sequence[Item],
+        at: datetime,
+        failed: list[Failed],
+        roots: Mapping[Item, UUID | None],
+    ) -> int:
         """Send a list, or what of it can be sent; how many items. Raises Unreachable."""
 
         def send(part: Sequence[Item]) -> list[None]:
-            self._publisher.publish(queue, part)
+            self._publisher.publish(queue, part, tree_of(part, roots))
             if queue in self._sent:
                 self._sent[queue].add(at, 1)
             return [None] * len(part)
@@ -311,7 +323,18 @@ def _too_slow(error: Unreachable) -> bool:
 
 
 def _rows(found: Sequence[Any]) -> list[Row]:
-    return [Row(r.tenant, r.subject, r.generation, r.queue, r.publish_count) for r in found if r.subject]
+    return [
+        Row(r.tenant, r.subject, r.generation, r.queue, r.publish_count, r.root, r.run)
+        for r in found
+        if r.subject
+    ]
+
+
+def _tell(rows: Sequence[Row]) -> None:
+    """A line for each row, where they are asked for."""
+    for row in rows:
+        with correlation.bound(tenant=row.tenant, root=row.root, run=row.run):
+            log.debug("%s %s, generation %d, is published", row.queue, row.subject, row.generation)
 
 
 def _message(item: Item) -> tuple[str, UUID, int]:

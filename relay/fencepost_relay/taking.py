@@ -16,11 +16,13 @@ this one more patient.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
+from uuid import UUID
 
+from fencepost.telemetry import correlation
 from fencepost_relay.publisher import Item
 
 LAG: Final = timedelta(milliseconds=500)
@@ -46,7 +48,8 @@ taken AS (
     SET publish_at = clock.now + (%(delays)s::interval[])[1 + least(o.publish_count, %(last)s)],
         publish_count = CASE WHEN o.queue = ANY (%(queues)s::text[]) THEN o.publish_count + 1 ELSE 0 END
     FROM clock WHERE o.ctid = ANY (ARRAY(SELECT ctid FROM due))
-    RETURNING o.tenant, o.subject::text AS subject, o.generation, o.queue, o.publish_count, o.due_at
+    RETURNING o.tenant, o.subject::text AS subject, o.generation, o.queue, o.publish_count, o.due_at,
+        coalesce(o.root, o.run) AS root, o.run
 )
 SELECT taken.*, clock.now, (SELECT max(publish_at) FROM due) AS reached, {following} AS next_due_in
 FROM clock LEFT JOIN taken ON true ORDER BY taken.due_at
@@ -72,13 +75,18 @@ def pause_after(took_s: float) -> float:
 
 
 class Row(NamedTuple):
-    """A row of the outbox as taken; `publish_count` counts this publication, 0 in a queue nobody declares."""
+    """A row of the outbox as taken; `publish_count` counts this publication, 0 in a queue nobody declares.
+
+    `root` is that of the tree of runs it belongs to, `run` its own.
+    """
 
     tenant: str
     subject: str
     generation: int
     queue: str
     publish_count: int
+    root: UUID | None = None
+    run: UUID | None = None
 
     @property
     def item(self) -> Item:
@@ -136,6 +144,15 @@ class Floor:
                 return Floor()  # the clock was set back: nothing that is due now lies above
             return Floor(after, self.thorough_at)
         return Floor(after, at + max(THOROUGH_EVERY_S, pause_after(took_s)))
+
+
+def tree_of(items: Sequence[Item], roots: Mapping[Item, UUID | None]) -> str | None:
+    """The traceparent of a message with these items; None where they are not all of one tree of runs."""
+    found = {roots.get(item) for item in items}
+    root = found.pop()
+    return (
+        None if found or root is None else correlation.traceparent(root, correlation.span_id(*items[0][1:]))
+    )
 
 
 def lists(rows: Sequence[Row], size: int) -> list[tuple[str, list[Item]]]:

@@ -38,7 +38,7 @@ class Deaf:
     def lengths(self) -> dict[str, int]:
         return dict.fromkeys(("planner", "dispatcher", "reconciler", "compensator"), 0)
 
-    def publish(self, _queue: str, items: list[Item]) -> None:
+    def publish(self, _queue: str, items: list[Item], _tree: str | None = None) -> None:
         self.sent += [UUID(str(subject)) for _, subject, _ in items]
 
     def close(self) -> None:

@@ -103,11 +103,11 @@ class RacingRedis(VirtualRedis):
         with self._lock:
             super().release(holds)
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:
         """See `VirtualRedis`; a message may be lost."""
         with self._lock:
             if not self._chance.happens("lost messages", 0.02):
-                super().publish(queue, items)
+                super().publish(queue, items, traceparent)
 
     def take(self, queue: str) -> list[tuple[str, UUID, int]] | None:
         """A message, any of the queue's; it may be left there for another as well."""

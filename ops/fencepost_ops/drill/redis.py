@@ -66,7 +66,7 @@ class VirtualRedis:
         self._reached()
         return {name: len(queue) for name, queue in self.queues.items()}
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:  # noqa: ARG002
         """See `Publishes.publish`."""
         self._reached()
         self.queues[queue].append(list(items))

@@ -53,6 +53,8 @@ class Row:
     takeovers: int = 0
     worker: str | None = None
     fence: int = 0
+    root: UUID | None = None
+    """Of the tree its run belongs to; none for a root. It is the trace of whatever is done about it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -313,6 +313,7 @@ def place(subject: Run | Call, old: Row | None, fold: Fold) -> Row | None:
         takeovers=kept,
         worker=_holder(subject, old, fold),
         fence=subject.fence,
+        root=fold.run.root,
     )
 
 

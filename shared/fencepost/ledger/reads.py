@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from uuid import UUID
 
 from fencepost.ledger.connect import Connection
@@ -35,7 +36,8 @@ _PREPARE = f"""
 SELECT o.subject, o.kind, o.run, o.tenant, o.generation, o.queue, coalesce(c.fence, r.fence),
        CASE WHEN o.due_at <= fencepost.now() THEN coalesce(c.owner, r.owner) END,
        c.tool, c.tool_version, c.arguments, c.request, c.operation, c.effect,
-       r.planner, r.planner_version, coalesce(r.failures, 0)
+       r.planner, r.planner_version, coalesce(r.failures, 0),
+       coalesce(o.root, o.run), fencepost.now() - o.due_at
 FROM {_SUBJECTS} JOIN fencepost.outbox o ON o.tenant = s.tenant AND o.subject = s.id
 LEFT JOIN fencepost.runs r ON o.kind = 'run' AND r.tenant = s.tenant AND r.id = s.id
 LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.tenant = s.tenant AND c.id = s.id
@@ -101,6 +103,10 @@ class Prepared:
     planner: str | None = None
     planner_version: int | None = None
     failures: int = 0
+    root: UUID | None = None
+    """Of the tree its run belongs to: the id by which all that is done for it belongs together."""
+    waited: timedelta = timedelta(0)
+    """Since when it is due; less than nothing if it is not."""
 
 
 def _split(subjects: Sequence[Subject]) -> dict[str, object]:

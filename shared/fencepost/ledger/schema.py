@@ -269,6 +269,8 @@ outbox = Table(
     col("failures", Integer, default="0"),
     col("error", Text, null=True),
     instant("dead_at", null=True),
+    # Of the tree its run belongs to, none for a root: the trace of whatever is done about it.
+    col("root", Uuid, null=True),
     PrimaryKeyConstraint("subject", "tenant"),
     # What no queue holds, and what one may hold: the relay looks for each in its own way.
     Index("outbox_fresh", "publish_at", postgresql_where=text("publish_count = 0")),

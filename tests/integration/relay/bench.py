@@ -75,9 +75,9 @@ class Watched(Publisher):
         super().__init__(url)
         self.before = before
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:
         self.before()
-        super().publish(queue, items)
+        super().publish(queue, items, traceparent)
 
 
 class Process:

@@ -23,10 +23,10 @@ class Choosy(Publisher):
 
     bad = ""
 
-    def publish(self, queue: str, items: Sequence[Item]) -> None:
+    def publish(self, queue: str, items: Sequence[Item], traceparent: str | None = None) -> None:
         if any(subject == self.bad for _, subject, _ in items):
             raise TypeError("cannot be spelled")
-        super().publish(queue, items)
+        super().publish(queue, items, traceparent)
 
 
 def test_a_pass_full_of_rows_for_a_queue_nobody_declares_hides_no_good_row(

@@ -47,8 +47,8 @@ BEGIN
                     OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
             v_run.call, v_run.depth, v_run.traceparent);
-        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
-        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at);
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at, root)
+        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at, v_run.root);
         v_made := v_made + 1;
     END LOOP;
     IF v_made <> cardinality(p_calls) THEN

@@ -7,8 +7,8 @@ from fencepost.ledger.rows import OPEN_SQL
 GUARD_OUTBOX = """
 CREATE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run)
-       IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run) THEN
+    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
+       IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run, OLD.root) THEN
         RAISE EXCEPTION 'outbox %: its subject does not change', NEW.subject USING ERRCODE = 'FP001';
     END IF;
     IF NEW.generation < OLD.generation THEN

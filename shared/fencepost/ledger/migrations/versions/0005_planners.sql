@@ -11,6 +11,8 @@ ALTER TABLE fencepost.runs
     ADD COLUMN markers text, ADD COLUMN traceparent text;
 -- Which run a call has started, and whether its turn still waits for it.
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
+-- The tree a row belongs to, which is the trace of whatever is done about it; none for a root's own rows.
+ALTER TABLE fencepost.outbox ADD COLUMN root uuid;
 -- Which versions of planners and tools a process can run, as it says with its first stamp.
 ALTER TABLE fencepost.workers ADD COLUMN knows text;
 
@@ -681,6 +683,32 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
+       IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run, OLD.root) THEN
+        RAISE EXCEPTION 'outbox %: its subject does not change', NEW.subject USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.generation < OLD.generation THEN
+        RAISE EXCEPTION 'outbox %: a generation never falls', NEW.subject USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.generation = OLD.generation AND (NEW.due_at > OLD.due_at
+            OR (NEW.queue, NEW.worker, NEW.fence, NEW.takeovers)
+               IS DISTINCT FROM (OLD.queue, OLD.worker, OLD.fence, OLD.takeovers)) THEN
+        RAISE EXCEPTION 'outbox %: within a generation due_at only falls', NEW.subject
+            USING ERRCODE = 'FP001';
+    END IF;
+    -- What went wrong with a generation says nothing of the next; what is set aside is not published.
+    IF NEW.generation > OLD.generation THEN
+        NEW.failures := 0;
+        NEW.error := NULL;
+        NEW.dead_at := NULL;
+    ELSIF NEW.dead_at IS NOT NULL THEN
+        NEW.publish_at := '9999-01-01 00:00:00+00';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE OR REPLACE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
 DECLARE
@@ -723,8 +751,8 @@ BEGIN
                     OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
             v_run.call, v_run.depth, v_run.traceparent);
-        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at)
-        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at);
+        INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at, root)
+        VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at, v_run.root);
         v_made := v_made + 1;
     END LOOP;
     IF v_made <> cardinality(p_calls) THEN
