@@ -49,8 +49,9 @@ class DependencySpec:
 
     `rate` is how many attempts and questions a second start at most, `concurrency` how many are in flight at
     most, both in the whole fleet and both paid for with a lock per claim; None: no limit. `slots` is how many
-    one worker process executes at a time: None is half of FENCEPOST_SLOTS where the app has several
-    dependencies, so that a slow one leaves the other half to the rest, and all of them where it has only one.
+    one worker process executes at a time: None is half of its slots (FENCEPOST_SLOTS; FENCEPOST_PLANNER_SLOTS
+    for models) where there is something else to be done, so that a slow one leaves the other half to the
+    rest, and all of them where there is not.
 
     Requests go to `base_url` and to the `hosts` named here (`api.example.com`, `*.example.com`) and nowhere
     else, inside the network only as `private` and the base_url allow: `fencepost.outbound` has the rules.
