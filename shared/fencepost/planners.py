@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fencepost.models import AgentSpec
-from fencepost.tools import Context, Turn
+from fencepost.tools import Context, Tool, Turn
 
 Script = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
 """Turns as data: a JSON or JSON-Lines file, a list, or a function of the context."""
@@ -26,3 +26,17 @@ class PlannerSpec:
     script: Script | None = None
     verify: Callable[[Context], bool | str] | None = None
     agent: AgentSpec | None = None
+
+
+def pins(registry: Mapping[tuple[str, int], Tool], used: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """The versions of tools that a run keeps: of each the one its first call had, oldest first in `used`.
+
+    Only where that is not the newest and still is registered: a run goes on with what it began by, for as
+    long as there are workers that know it, and what it is told of its tools does not change under it.
+    """
+    kept: dict[str, int] = {}
+    for name, version in used:
+        if name not in kept and (name, version) in registry:
+            kept[name] = version
+    newest = dict(sorted(registry)) if kept else {}
+    return {name: version for name, version in kept.items() if version != newest[name]}

@@ -21,7 +21,7 @@ from fencepost.ledger import reads, signals, turns
 from fencepost.ledger.reads import Prepared
 from fencepost.models import AgentSpec, Spent
 from fencepost.outcomes import result_text, told
-from fencepost.planners import PlannerSpec
+from fencepost.planners import PlannerSpec, pins
 from fencepost.progress import stuck
 from fencepost.proposals import WITHHELD, Rejected, Validated, validate
 from fencepost.states import Queue, StopReason
@@ -39,6 +39,9 @@ log = logging.getLogger(__name__)
 
 MESSAGE_CHARS = 500
 
+_Told = tuple[str, int, tuple[tuple[str, int], ...]]
+"""A planner, its version, and the versions of tools that a run of it keeps: a model is told of those."""
+
 
 class Planner(Role):
     """Plans runs. The context holds exactly one entry per call and is the same on every rebuild."""
@@ -53,7 +56,7 @@ class Planner(Role):
         self._damaged: dict[str, str] = {}  # what of them is not what was recorded
         self._heard: dict[str, tuple[Signal, ...]] = {}  # messages to the run, where it has any
         self._calls = Contexts()
-        self._planners: dict[tuple[str, int], models.Planner | models.AgentPlanner] = {}
+        self._planners: dict[_Told, models.Planner | models.AgentPlanner] = {}
         self._lock = threading.Lock()
         if asked := worker.app.models.values():
             models.prepare(model.wire for model in asked)
@@ -147,8 +150,9 @@ class Planner(Role):
         spec = app.find_planner(run.planner, run.planner_version)
         context = context_of(run, known, known_tool, heard)
         try:
+            kept = pins(app.registry, ((call.tool, call.tool_version) for call in known.calls))
             with self.worker.interruptible():
-                turn, tools = await self._proposed(plan, held, spec, context)
+                turn, tools = await self._proposed(plan, held, spec, context, kept)
             fault("planner.after_model")
             return self._recorded(plan, fields, spec, context, turn, tools)
         except models.NoTurn as lost:
@@ -174,10 +178,10 @@ class Planner(Role):
         return c.RecordPlanLost(**fields, code=code, message=message)
 
     async def _proposed(
-        self, plan: c.Plan, held: Held, spec: PlannerSpec, context: Context
+        self, plan: c.Plan, held: Held, spec: PlannerSpec, context: Context, kept: Mapping[str, int]
     ) -> tuple[Turn, Mapping[str, Tool]]:
         """The next turn, and the tools it may propose; TimeoutError, NoTurn, or what the planner raises."""
-        planner = self._planner(spec)
+        planner = self._planner(spec, kept)
         left = held.remaining(plan.timeout)
         if isinstance(planner, models.AgentPlanner):
             # The ledger's time, counted on from the claim by a clock nobody sets (R6).
@@ -187,14 +191,20 @@ class Planner(Role):
         if left <= 0:
             raise TimeoutError
         async with asyncio.timeout(left):
-            return await planner.propose(context), self.worker.app.tools
+            return await planner.propose(context), self._tools(kept)
 
-    def _planner(self, spec: PlannerSpec) -> models.Planner | models.AgentPlanner:
-        key = (spec.name, spec.version)
+    def _tools(self, kept: Mapping[str, int]) -> Mapping[str, Tool]:
+        """The newest version of each tool, or the one that the run keeps."""
+        app = self.worker.app
+        return app.tools | {name: app.registry[name, version] for name, version in kept.items()}
+
+    def _planner(self, spec: PlannerSpec, kept: Mapping[str, int]) -> models.Planner | models.AgentPlanner:
+        told = tuple(sorted(kept.items())) if spec.agent is not None else ()
+        key = (spec.name, spec.version, told)
         if key not in self._planners:
             worker = self.worker
             self._planners[key] = (
-                models.AgentPlanner(spec.agent, worker.app.tools, worker.models)
+                models.AgentPlanner(spec.agent, self._tools(kept), worker.models)
                 if spec.agent is not None
                 else models.planner_for(spec, worker.executor)
             )
