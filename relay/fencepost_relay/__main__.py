@@ -20,7 +20,7 @@ from fencepost.errors import FaultInjected, Unreachable, UsageError
 from fencepost.health import HealthFile
 from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
-from fencepost.telemetry import spans
+from fencepost.telemetry import metrics, spans
 from fencepost.telemetry.start import start
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import PassResult, Relay
@@ -75,6 +75,7 @@ class Report:
         self.longest_s = max(self.longest_s, took_s)
         self.taken += result.taken
         self.published += result.published
+        metrics.published(result.published)
         if self.taken and time.monotonic() - self.since >= REPORT_EVERY_S:
             self.flush()
 

@@ -19,6 +19,8 @@ from fencepost.mcpoutcomes import classify_call
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
 from fencepost.subjects import Call
+from fencepost.telemetry import correlation as trees
+from fencepost.telemetry.names import TRACEPARENT
 from fencepost.testing import fault
 from fencepost.tools import Attempt, StoredRequest, Tool
 from fencepost_workers import forks, redaction, signing
@@ -232,9 +234,11 @@ async def _send(
 
 
 def correlation(call: Call, number: int, held: Held) -> dict[str, str]:
-    """The headers by which a downstream's log is matched with the ledger."""
+    """The headers by which a downstream's log is matched with the ledger, and its trace with ours."""
     fence = str(held.term.fence)
-    return {"run": str(call.run), "call": str(call.id), "attempt": str(number), "fence": fence}
+    told = {"run": str(call.run), "call": str(call.id), "attempt": str(number), "fence": fence}
+    tree = trees.current()
+    return told if tree is None else told | {TRACEPARENT: tree}
 
 
 def evidence_of(command: c.Command) -> c.FileEvidence | None:

@@ -32,6 +32,10 @@ class Held:
     anchor: float
     scope: str = ""
     """Of the dependency whose slot it holds; none for a run."""
+    root: UUID | None = None
+    """Of the tree its run belongs to."""
+    waited: timedelta = timedelta(0)
+    """For how long it was due before."""
 
     def until(self, timeout: timedelta) -> float:
         """When `timeout` is over, by `boottime()`, which counts on while the machine is suspended."""

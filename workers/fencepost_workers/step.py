@@ -37,7 +37,8 @@ from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import told
 from fencepost.publication import apart
-from fencepost_workers import redaction
+from fencepost.telemetry import correlation
+from fencepost_workers import redaction, tracing
 from fencepost_workers.lines import Lines
 from fencepost_workers.parts import Parts
 from fencepost_workers.patience import Patience
@@ -60,6 +61,12 @@ class _Wish:
     claim: c.Claim
     term: c.Term
     lease: str
+    prepared: Prepared
+
+    def held(self, anchor: float) -> Held:
+        """What is held once it is granted, by the clock before it was sent."""
+        one = self.prepared
+        return Held(self.term, self.lease, anchor, self.claim.scope, one.root, one.waited)
 
 
 _Answered = tuple[c.Answer, float] | Exception
@@ -148,6 +155,7 @@ class Step:
     def _claim(self, batch: Sequence[Message]) -> tuple[list[tuple[c.Order, Held]], list[Message]]:
         """What was granted, and the items of which somebody else holds the lease."""
         stamped = self._worker.pulse.token()
+        correlation.process(worker=stamped)
         failed: list[Failed] = []
         known: list[tuple[Message, Prepared]] = []
         orders: list[tuple[c.Order, Held]] = []
@@ -235,7 +243,7 @@ class Step:
                     failed.append(Failed(message, told(error)))
                 else:
                     if claim is not None:
-                        wishes.append(_Wish(message, claim, term, want.key))
+                        wishes.append(_Wish(message, claim, term, want.key, prepared))
         except BaseException:
             wishes = []
             raise
@@ -285,7 +293,7 @@ class Step:
                 continue
             answer, anchor = answered
             if isinstance(answer, c.Order):
-                kept.append((answer, Held(wish.term, wish.lease, anchor, wish.claim.scope)))
+                kept.append((answer, wish.held(anchor)))
             elif isinstance(answer, c.Full):
                 self._lines.full(wish.claim.scope, wish.message, answer)
             elif isinstance(answer, c.Broken):
@@ -353,7 +361,8 @@ class Step:
         """
         let_go = False
         try:
-            command = await self._role.act(order, held)
+            with tracing.working(self._role, order, held) as item:
+                command = item.ended = await self._role.act(order, held)
             self._worker.let_go(held.lease, held.term.owner)
             let_go = True
             if command is not None:
@@ -377,6 +386,7 @@ class Step:
 
     async def _record(self, command: c.Command) -> None:
         answer = await self._worker.committer.submit(command)
+        log.debug("%s: %s is recorded", self._role.queue, type(command).__name__)
         self._role.recorded()
         if isinstance(answer, c.Fenced) and (filed := self._role.evidence(command)) is not None:
             answer = await self._worker.committer.submit(filed)

@@ -29,6 +29,7 @@ from fencepost.ledger.connect import SILENCE, Pool
 from fencepost.loading import load_app
 from fencepost.settings import Settings
 from fencepost.states import Queue
+from fencepost.telemetry import metrics
 from fencepost_workers import forks
 from fencepost_workers.committer import PATIENCE_S, Committer
 from fencepost_workers.hearing import Hearing
@@ -164,6 +165,7 @@ class Worker:
         freed, self._freed = self._freed, self.slots.freed
         progress = self.hearing.progress() or freed != self._freed
         slots = self.slots
+        metrics.busy(slots.used)
         self.pulse.tick(progress=progress, busy=slots.used, slots=slots.size, draining=slots.draining)
 
     def rand(self) -> float:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fencepost.clock import uuid7
 from fencepost.settings import redact
+from fencepost.telemetry import metrics
 from fencepost_ops.api.problems import MEDIA_TYPE, Problem, again
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Edge:
         finally:
             path = getattr(scope.get("route"), "path", "-")
             took = (time.monotonic() - began) * 1000
+            metrics.answered(exchange.status)
             log.info("%s %s %s %.0f ms %s", scope["method"], path, exchange.status, took, exchange.request_id)
 
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
-from fencepost.models import AgentSpec, ModelSpec, Spent
+from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.outcomes import told
 from fencepost.states import StopReason
+from fencepost.telemetry import names, spans
 from fencepost.tools import Context, Proposal, Tool, Turn
 from fencepost_workers.models.answers import TURNS, Answer, Ending
 from fencepost_workers.models.declared import Declared, declare
@@ -94,7 +95,9 @@ class AgentPlanner:
         if asking.seconds <= 0:
             raise NoTurn("late", "no time was left to ask", spent=Spent(), said=_said(model, made, None))
         try:
-            heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+            with spans.span(names.CHAT, model.model, _asked(model), kind="client") as span:
+                heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+                _told(span, heard)
         except KeyUnavailable as error:
             raise _unsent("secret_unavailable", error, model, made) from None
         except UsageError as error:
@@ -128,6 +131,28 @@ class AgentPlanner:
             if any(model.window > window for _, model in self.agent.later(failures)):
                 return None
         return STOPS.get(ending)
+
+
+def _asked(model: ModelSpec) -> Mapping[str, object]:
+    """What a span says of a request."""
+    told = {names.OPERATION: names.CHAT, names.REQUEST_MODEL: model.model}
+    return told | {names.PROVIDER: "anthropic" if model.wire is Wire.MESSAGES else "openai"}
+
+
+def _told(span: spans.Span, heard: Heard) -> None:
+    """What a span says of its answer: no word of it."""
+    answer, tokens = heard.answer, heard.answer.tokens
+    # As the convention counts: what was read from a cache was input all the same.
+    read = None if tokens is None else tokens.input + tokens.cache_read + tokens.cache_write
+    span.convention(
+        {
+            names.RESPONSE_ID: answer.response or None,
+            names.FINISH_REASONS: (answer.stop,) if answer.stop else None,
+            names.INPUT_TOKENS: read,
+            names.OUTPUT_TOKENS: None if tokens is None else tokens.output,
+        }
+    )
+    span.ended(answer.code or str(answer.ending), failed=answer.ending not in TURNS)
 
 
 def _unsent(code: str, error: Exception, model: ModelSpec, made: Prompt) -> NoTurn:

@@ -25,6 +25,8 @@ from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Wire
 from fencepost.outcomes import Hide, retry_after, told
+from fencepost.telemetry import correlation
+from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
 from fencepost_workers import redaction
 from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, TooLong, settle
@@ -244,11 +246,17 @@ async def _create(client: _Client, model: ModelSpec, body: Mapping[str, Any], wi
     return await client.sdk.post(
         _PATHS[model.wire],
         body=told,
-        options={"timeout": within},
+        options={"timeout": within, "headers": _tree()},
         cast_to=object,
         stream=True,
         stream_cls=client.stream,
     )
+
+
+def _tree() -> dict[str, str]:
+    """The header by which the provider's trace, if it keeps one, is matched with ours."""
+    tree = correlation.current()
+    return {} if tree is None else {TRACEPARENT: tree}
 
 
 async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception], ...]) -> None:

@@ -25,6 +25,7 @@ from fencepost.clock import boottime, rfc3339
 from fencepost.errors import FaultInjected
 from fencepost.outbound import Outbound, OutboundRefused, Reach
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
+from fencepost.telemetry.names import TRACEPARENT
 from fencepost.testing import fault
 from fencepost.tools import Response, StoredRequest
 from fencepost_workers import forks
@@ -230,9 +231,9 @@ class HttpEngine:
         """Send the stored bytes once and say what happened; raises nothing but cancellation.
 
         Added headers: `Idempotency-Key` unless the stored request has one, `Fencepost-Deadline`,
-        `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence), and the dependency's
-        own `headers`, which are not stored and go to none but its own places; the header of the `capability`
-        is for this request alone and goes with it.
+        `Fencepost-<Name>` for each name in `correlation` (run, call, attempt, fence; `traceparent` has its
+        own name), and the dependency's own `headers`, which are not stored and go to none but its own
+        places; the header of the `capability` is for this request alone and goes with it.
         Where it may go is what `allowed` says, its addresses included; elsewhere nothing is sent.
         `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
         would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
@@ -331,7 +332,11 @@ def _added_headers(
     added = [("Fencepost-Deadline", rfc3339(deadline))]
     if key is not None:
         added.append(("Idempotency-Key", key))
-    return added + [(f"Fencepost-{name.capitalize()}", str(value)) for name, value in correlation.items()]
+    return added + [(_header(name), str(value)) for name, value in correlation.items()]
+
+
+def _header(name: str) -> str:
+    return name if name == TRACEPARENT else f"Fencepost-{name.capitalize()}"
 
 
 def _request(stored: StoredRequest, headers: list[tuple[str, str]], wire: _Wire) -> httpx2.Request:
