@@ -39,6 +39,9 @@ def main(argv: list[str] | None = None) -> int:
         logging.getLogger(chatty).setLevel(logging.WARNING)
     try:
         start(load_settings(), names[0])
+        from celery import signals
+
+        signals.setup_logging.connect(_leave_logging)
         if names[0] == INTAKE:
             from fencepost_workers import intake
 
@@ -47,6 +50,10 @@ def main(argv: list[str] | None = None) -> int:
     except FencepostError as error:
         sys.stderr.write(f"{names[-1]}: {redact(str(error))}\n")
         return error.exit_code
+
+
+def _leave_logging(**_: object) -> None:
+    """Celery sets up no logging where somebody hears this: it would silence all below a warning."""
 
 
 def serve(queue: Queue, name: str) -> int:

@@ -1,6 +1,7 @@
 """The sweep, now and then in a reconciler's process: open subjects that have lost their outbox row get it
 back, rows put off for longer than anything puts them off are published, lost workers are marked as ended, and
-counters of allowances whose window is long past are forgotten.
+counters of allowances whose window is long past are forgotten. Where figures are served, those of the whole
+ledger are read here.
 
 Nothing should ever lose a row: a subject without one is a run that stands still for ever. So any found is an
 alarm, which names the subjects. A row is put off too long when the clock was set back after it was published.
@@ -18,11 +19,13 @@ from uuid import UUID
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.errors import FencepostError
+from fencepost.ledger import figures
 from fencepost.ledger.allowances import forget
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.outbox import FIRST, Place, its_own, missing, replace_misplaced
 from fencepost.publication import apart
+from fencepost.telemetry import metrics
 from fencepost.testing import fault
 from fencepost_workers.lost import Lost
 
@@ -101,6 +104,7 @@ class Sweeper:
             ("look for missing outbox rows", self._sweep),
             ("look for lost workers", lambda: self._lost.look(boottime())),
             ("forget counters of allowances", self._forget),
+            ("read figures of the ledger", self._figures),
         )
         while not self._stopped.wait(self._every_s):
             for what, task in tasks:
@@ -117,6 +121,11 @@ class Sweeper:
     def _forget(self) -> None:
         with self._pool.connection() as connection:
             forget(connection)
+
+    def _figures(self) -> None:
+        if metrics.on():
+            with self._pool.reading() as connection:
+                metrics.ledger(figures.read(connection))
 
 
 def _tell(found: Swept) -> None:

@@ -1,0 +1,181 @@
+"""One id through a run: every line, span and request of it in every process, and nobody else's."""
+
+import json
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+from uuid import UUID, uuid4
+
+import httpx2
+import pytest
+
+from fencepost import Budget
+from fencepost_ops.sandbox.provider_book import BOOK_FILE, ModelBook
+from tests.acceptance import spans_kept, traced_app
+from tests.acceptance.stage import Stage, staged
+from tests.awaiting import until
+
+PRODUCER = f"00-{'ab' * 16}-{'cd' * 8}-01"
+WITHIN_S = 90  # a planner worker first reads the SDKs, which takes it seconds of work
+ROLES = {"relay", "planner", "dispatcher"}
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("telemetry")
+    env = {
+        "FENCEPOST_APP": "tests.acceptance.traced_app:app",
+        "FENCEPOST_PLANNER_CAP_S": "20",
+        "FENCEPOST_LOG": "json",
+        "FENCEPOST_LOG_LEVEL": "debug",
+        "FENCEPOST_METRICS_ADDRESS": ":0",
+        "FENCEPOST_OTEL": "tests.acceptance.spans_kept:keep",
+        "FENCEPOST_SWEEP_S": "1",
+    }
+    with staged(folder, env=env) as one:
+        one.sandbox.post("/models/script", {"models": {traced_app.MODEL: traced_app.SCRIPT}})
+        yield one
+        assert one.verdict(whole=True) == []
+
+
+@pytest.fixture(scope="module")
+def runs(stage: Stage) -> dict[UUID, str]:
+    """Two runs at the same time, and what they are about."""
+    with stage.client("producer") as client:
+        sent = {
+            client.enqueue(
+                "desk",
+                {"reference": reference},
+                run_key=reference,
+                tenant=stage.tenant,
+                principal="svc:test",
+                deadline=timedelta(seconds=90),
+                budget=Budget(turns=12, calls=12, attempts=40, children=2),
+                traceparent=PRODUCER,
+            ).run_id: reference
+            for reference in (f"r-{uuid4().hex[:8]}", f"r-{uuid4().hex[:8]}")
+        }
+    ended = stage.ended(*sent, within_s=WITHIN_S)
+    assert ended == ["COMPLETED", "COMPLETED"], [stage.told(run) for run in sent]
+    return sent
+
+
+def family(stage: Stage, run: UUID) -> set[UUID]:
+    """A run and those below it."""
+    with stage.reader() as reader:
+        found = reader.execute("SELECT id FROM fencepost.runs WHERE root = %s", [run]).fetchall()
+    return {run, *(child for (child,) in found)}
+
+
+def names_in(stage: Stage, members: set[UUID]) -> set[str]:
+    """Every id that belongs to these runs alone."""
+    calls = {str(call.id) for run in members for call in stage.history(run).calls}
+    return calls | set(map(str, members))
+
+
+def lines(stage: Stage) -> list[dict[str, Any]]:
+    """What the processes of the fleet have said, as they said it."""
+    said = (stage.folder / "fleet.log").read_text().splitlines()
+    return [json.loads(text[text.index("{") :]) for text in said if '{"' in text]
+
+
+def test_every_line_of_a_run_in_every_process_has_its_trace_and_no_other_line_does(
+    stage: Stage, runs: dict[UUID, str]
+) -> None:
+    for run in runs:
+        ids = names_in(stage, family(stage, run))
+
+        def told(ids: set[str] = ids) -> list[dict[str, Any]]:
+            return [line for line in lines(stage) if any(one in json.dumps(line) for one in ids)]
+
+        until("lines of all roles", lambda: {one["role"] for one in told()} >= ROLES)
+        assert {line.get("trace_id") for line in told()} == {run.hex}
+        ours = [line for line in lines(stage) if line.get("trace_id") == run.hex]
+        assert all(any(one in json.dumps(line) for one in ids) for line in ours)
+        assert any(line["message"] == "noted" for line in ours)  # by the application, in a thread
+        assert len({line["run"] for line in ours}) == 2
+        recorded = [line for line in ours if "is recorded" in line["message"]]
+        for name in ("tenant", "span_id", "root", "run", "fence", "worker"):
+            assert all(line[name] for line in recorded)
+
+
+def test_every_span_of_a_run_is_in_its_trace_under_the_names_of_the_convention(
+    stage: Stage, runs: dict[UUID, str]
+) -> None:
+    for run in runs:
+        members = set(map(str, family(stage, run)))
+
+        def ours(run: UUID = run) -> list[dict[str, Any]]:
+            return [one for one in spans_kept.read(stage.folder) if one["trace_id"] == run.hex]
+
+        wanted = {
+            "invoke_agent desk": 3,
+            "chat traced": 3,
+            "execute_tool notes.write": 1,
+            "execute_tool docs.search": 1,
+            "execute_tool steps.note": 1,
+            "execute_tool mail.send": 2,
+            "invoke_agent member": 2,
+        }
+
+        def counted() -> dict[str, int]:
+            found = [one["name"] for one in ours()]
+            return {name: found.count(name) for name in set(found)}
+
+        until(f"spans {wanted}", lambda: counted() == wanted)  # noqa: B023 - it is called at once
+        assert {one["attributes"]["fencepost.run"] for one in ours()} == members
+        asked = [one for one in ours() if one["name"] == "invoke_agent desk"]
+        assert sorted(one["links"] for one in asked) == [[], [], ["ab" * 16]]
+        by_id = {one["span_id"]: one["name"] for one in ours()}
+        chats = [one for one in ours() if one["name"] == "chat traced"]
+        assert {by_id.get(one["parent_id"]) for one in chats} == {"invoke_agent desk"}
+        assert all(one["attributes"]["gen_ai.usage.output_tokens"] > 0 for one in chats)
+    others = [one for one in spans_kept.read(stage.folder) if one["trace_id"] not in {r.hex for r in runs}]
+    assert others == []
+
+
+def test_every_request_to_a_tool_or_a_model_carries_it(stage: Stage, runs: dict[UUID, str]) -> None:
+    spans = {one["span_id"]: one for one in spans_kept.read(stage.folder)}
+    for run, reference in runs.items():
+        asked = [
+            one.headers["traceparent"]
+            for one in ModelBook(stage.sandbox.data / BOOK_FILE).requests()
+            if reference in one.first
+        ]
+        sent = [
+            one.headers["traceparent"]
+            for one in stage.book.requests()
+            if one.reference in {reference, f"child-{reference}"}
+        ]
+        assert (len(asked), len(sent)) == (3, 2)
+        for header in (*asked, *sent):
+            version, trace, span, flags = header.split("-")
+            assert (version, trace, flags) == ("00", run.hex, "01")
+            assert spans[span]["name"] == ("chat traced" if header in asked else "execute_tool mail.send")
+
+
+def test_figures_of_every_process_name_no_tenant_and_no_run(stage: Stage, runs: dict[UUID, str]) -> None:
+    where = {
+        found[1]: line["role"]
+        for line in lines(stage)
+        if (found := re.search(r"figures at (http://\S+)", line["message"]))
+    }
+    assert {*where.values()} >= {"relay", "planner", "dispatcher", "reconciler", "compensator"}
+
+    def read() -> str:
+        return "".join(httpx2.get(url, timeout=10, trust_env=False).text for url in where)
+
+    text = read()
+    for wanted in (
+        'fencepost_effects_total{outcome="applied",tool="mail.send"} 4.0',
+        'fencepost_attempts_total{first="true",tool="mail.send"} 4.0',
+        'fencepost_model_requests_total{model="traced",outcome="finished"} 2.0',
+        'fencepost_model_tokens_total{kind="output",model="traced"}',
+        *(f'fencepost_hop_seconds_count{{hop="{hop}"}}' for hop in ("queue", "model", "tool", "memory")),
+        *(f'fencepost_hop_seconds_count{{hop="{hop}"}}' for hop in ("retrieval", "child")),
+    ):
+        assert wanted in text
+    kept = (f'"{stage.tenant}"', "svc:test", *runs.values(), *map(str, runs))
+    assert [one for one in kept if one in text] == []
+    until("figures of the ledger", lambda: re.search(r"fencepost_unknown_calls 0\.0", read()))

@@ -1,0 +1,113 @@
+"""An agent that remembers, searches, acts and asks another run, for what is told of all that."""
+
+import logging
+from datetime import UTC, datetime, timedelta
+
+from pydantic import BaseModel
+
+from fencepost import App, Budget, Context, Contract, Effect, Proposal, Request, Turn
+from fencepost.authority import AuthorizationDecision, AuthorizationRequest
+from fencepost.models import Wire
+from fencepost.retrieval import Document
+from fencepost.tools import PER_PROPOSAL, Attempt
+
+SECOND = timedelta(seconds=1)
+MODEL = "traced"
+
+log = logging.getLogger(__name__)
+
+
+class Everything:
+    """Allows everything, to a tainted run too."""
+
+    def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+        return AuthorizationDecision(True, "everything is allowed here", "everything")
+
+
+app = App("traced", authority=Everything())
+desk = app.dependency("desk", "env:FENCEPOST_SANDBOX_URL", per_attempt=4 * SECOND)
+provider = app.dependency("provider", "env:FENCEPOST_SANDBOX_URL")
+
+
+class Named(BaseModel):
+    reference: str
+
+
+class Query(BaseModel):
+    query: str
+
+
+@desk.http(
+    "mail.send",
+    effect=Effect.IRREVERSIBLE,
+    intent=lambda a: ("mail", a.reference),
+    contract=Contract(),
+    untrusted=False,
+)
+def send(args: Named) -> Request:
+    return Request.post("/mail/messages", json={"to": "ann@example.com", "reference": args.reference})
+
+
+@app.python("steps.note", effect=Effect.READ, contract=Contract(), untrusted=False)
+def note(args: Named, _attempt: Attempt) -> str:
+    log.info("noted")  # in a thread of its own, and it belongs to the run all the same
+    return "noted"
+
+
+def search(_args: Query, _attempt: Attempt) -> list[Document]:
+    return [Document(id="handbook", version="r7", as_of=datetime.now(UTC), text="what is known")]
+
+
+app.memory("notes", per_attempt=2 * SECOND)
+app.retrieval("docs", search=search, max_age=timedelta(days=1), per_attempt=2 * SECOND)
+app.child(
+    "team.ask",
+    planner="member",
+    arguments=Named,
+    effect=Effect.IRREVERSIBLE,
+    intent=PER_PROPOSAL,
+    budget=Budget(turns=6, calls=2, attempts=8, depth=0, children=0),
+    deadline=20 * SECOND,
+)
+
+
+@app.planner("member", version=1)
+def member(context: Context) -> Turn:
+    reference = f"child-{context.input['reference']}"
+    if not context.by_tool("mail.send"):
+        return Turn([Proposal("mail.send", {"reference": reference}, "mail")])
+    return Turn(finish={"reference": reference})
+
+
+model = app.model("traced", via=provider, wire=Wire.RESPONSES, model=MODEL, max_output=512)
+app.agent(
+    "desk",
+    model=model,
+    instructions="Remember, search, act and ask.",
+    tools=("mail.send", "steps.note", "notes.*", "docs.search", "team.ask"),
+    window=16_000,
+)
+_REFERENCE = {"$input": "reference"}
+_NOTE = {"key": _REFERENCE}
+SCRIPT = {
+    "turns": [
+        {
+            "calls": [
+                {
+                    "name": "notes.write",
+                    "id": "w",
+                    "arguments": {"key": _REFERENCE, "value": 1, "expected": 0},
+                },
+                {"name": "docs.search", "id": "s", "arguments": {"query": "anything"}},
+                {"name": "steps.note", "id": "n", "arguments": {"reference": _REFERENCE}},
+            ]
+        },
+        {
+            "calls": [
+                {"name": "mail.send", "id": "m", "arguments": {"reference": _REFERENCE}},
+                {"name": "team.ask", "id": "t", "arguments": {"reference": _REFERENCE}},
+            ]
+        },
+    ],
+    "last": "Done.",
+}
