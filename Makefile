@@ -43,6 +43,7 @@ chaos: setup ## every fault point, ten minutes of every fault, a hostile broker,
 	$(call step,races,$(BIN)/fencepost drill --races 60,Threads meet as the machine has it: run it again)
 	$(call step,backlog,$(BIN)/python -m fencepost_ops.bench_backlog,See what is left and what was published beyond need)
 	$(call step,outage,$(BIN)/python -m fencepost_ops.bench_outage,See which attempts were made while the service throttled)
+	$(call step,models,$(BIN)/python -m fencepost_ops.bench_models,See how many requests its runs made while the provider failed)
 
 .PHONY: test
 test: lint ## everything that must pass: lint, types, import contracts, all tests

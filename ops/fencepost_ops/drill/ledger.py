@@ -28,6 +28,8 @@ _TABLES: Final = (
     "outbox",
     "runs",
     "payloads",
+    "memory",
+    "signals",
     "workers",
     "dependencies",
     "intake_refusals",
