@@ -5,34 +5,68 @@ All of it is read from the order and from what is recorded of it. Arguments, res
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import logging
+from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Any, Final
+from typing import Final, Self
 
 from fencepost import commands as c
 from fencepost.clock import boottime
 from fencepost.outcomes import Applied, Refused
-from fencepost.subjects import Call, Run
 from fencepost.telemetry import correlation, metrics, names, spans
 from fencepost.tools import Tool
 from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Role
+
+log = logging.getLogger(__name__)
 
 _TYPES: Final = {"python": "function", "http": "extension", "mcp": "extension", "run": "extension"}
 """What the convention calls a tool of our kinds: run by the agent's own side, or by somebody else's."""
 
 
 class Item:
-    """One order as it is carried out."""
+    """One order as it is carried out: inside, and to the end of its task, what is logged and sent
+    belongs to it. Whoever works on it says in `ended` what is recorded of it.
+    """
+
+    __slots__ = ("_began", "_held", "_open", "_order", "_worker", "ended")
 
     def __init__(self, worker: Parts, order: c.Order, held: Held) -> None:
         self._worker = worker
         self._order = order
         self._held = held
-        self.fields = _fields(order, held)
+        self._began = 0.0
+        self._open: tuple[AbstractContextManager[spans.Span], spans.Span] | None = None
         self.ended: c.Command | None = None
         """What is recorded of it; None while it is not known, and for what came to nothing."""
+
+    def __enter__(self) -> Self:
+        correlation.bind(**_fields(self._order, self._held))
+        if spans.recording() or metrics.on():  # every item of the fleet comes by here
+            try:
+                self._begin()
+            except Exception:  # what is told of an item never harms it
+                log.exception("the span of an item could not be begun")
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if self._open is None:
+            return
+        around, span = self._open
+        try:
+            outcome = self._counted(boottime() - self._began)
+            span.ended(outcome, failed=outcome in _FAILED)
+            around.__exit__(None, None, None)
+        except Exception:
+            log.exception("the span of an item could not be ended")
+
+    def _begin(self) -> None:
+        metrics.hop("queue", self._held.waited.total_seconds())
+        if isinstance(self._order, c.Send):
+            metrics.attempt(self._order.call.tool, first=self._order.attempt == 1)
+        self._began = boottime()
+        around = self._span()
+        self._open = around, around.__enter__()
 
     @property
     def tool(self) -> Tool | None:
@@ -42,7 +76,7 @@ class Item:
         call = self._order.call
         return self._worker.app.registry.get((call.tool, call.tool_version))
 
-    def span(self) -> Any:
+    def _span(self) -> AbstractContextManager[spans.Span]:
         """The span around it; a run's first is linked to the trace of whoever asked for it."""
         order = self._order
         if isinstance(order, c.Plan):
@@ -67,13 +101,7 @@ class Item:
         }
         return spans.span(name, order.call.tool, told, kind="client")
 
-    def began(self) -> None:
-        """Count its beginning."""
-        metrics.hop("queue", self._held.waited.total_seconds())
-        if isinstance(self._order, c.Send):
-            metrics.attempt(self._order.call.tool, first=self._order.attempt == 1)
-
-    def counted(self, seconds: float) -> str:
+    def _counted(self, seconds: float) -> str:
         """Count how it came out, which took so long; in a word."""
         order, command = self._order, self.ended
         outcome = outcome_of(command)
@@ -104,49 +132,35 @@ class Item:
             metrics.hop("child", (now - order.run.created_at).total_seconds())
 
 
-@contextmanager
-def working(role: Role, order: c.Order, held: Held) -> Iterator[Item]:
-    """Inside, what is logged and sent belongs to this order; for a task of its own, to whose end it does.
-
-    Whoever works on it says in `ended` what is recorded of it.
-    """
-    item = Item(role.worker, order, held)
-    correlation.bind(**item.fields)
-    item.began()
-    began = boottime()
-    with item.span() as span:
-        try:
-            yield item
-        finally:
-            outcome = item.counted(boottime() - began)
-            span.ended(outcome, failed=outcome in _FAILED)
+def working(role: Role, order: c.Order, held: Held) -> Item:
+    """What is worked on; see `Item`."""
+    return Item(role.worker, order, held)
 
 
 _FAILED: Final = frozenset({"lost", "refused", "unknown", "nothing"})
 
 
 def _fields(order: c.Order, held: Held) -> dict[str, object]:
+    fence = held.term.fence
     if isinstance(order, c.Plan | c.Offset):
-        return _run_fields(order.run, held) | (
-            {"call": order.forward.id, "tool": order.forward.tool}
-            if isinstance(order, c.Offset)
-            else {"turn": order.run.turn + 1}
-        )
-    attempt = order.attempt if isinstance(order, c.Send) else order.call.attempts
-    return _call_fields(order.call, held) | {"attempt": attempt}
-
-
-def _run_fields(run: Run, held: Held) -> dict[str, object]:
-    return {"tenant": run.tenant, "root": held.root or run.root or run.id, "run": run.id, **_fence(held)}
-
-
-def _call_fields(call: Call, held: Held) -> dict[str, object]:
-    named: dict[str, object] = {"call": call.id, "tool": call.tool, "turn": call.turn}
-    return {"tenant": call.tenant, "root": held.root or call.run, "run": call.run, **named, **_fence(held)}
-
-
-def _fence(held: Held) -> dict[str, object]:
-    return {"fence": held.term.fence}
+        run = order.run
+        root = held.root or run.root or run.id
+        told: dict[str, object] = {"tenant": run.tenant, "root": root, "run": run.id, "fence": fence}
+        if isinstance(order, c.Offset):
+            return told | {"call": order.forward.id, "tool": order.forward.tool}
+        told["turn"] = run.turn + 1
+        return told
+    call = order.call
+    return {
+        "tenant": call.tenant,
+        "root": held.root or call.run,
+        "run": call.run,
+        "turn": call.turn,
+        "call": call.id,
+        "tool": call.tool,
+        "attempt": order.attempt if isinstance(order, c.Send) else call.attempts,
+        "fence": fence,
+    }
 
 
 def outcome_of(command: c.Command | None) -> str:

@@ -47,7 +47,8 @@ def process(**fields: object) -> None:
 
 def bind(**fields: object) -> None:
     """What the task that runs says from now on, to its end: for a task of its own only."""
-    _bound.set({**_bound.get(), **fields})
+    here = _bound.get()
+    _bound.set({**here, **fields} if here else fields)
 
 
 @contextmanager
