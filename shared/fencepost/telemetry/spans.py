@@ -138,9 +138,14 @@ def _open(
         attributes=told,
         links=links,
         record_exception=False,  # what an exception says may be content
+        set_status_on_exception=False,
     ) as opened:
         with correlation.bound(span_id=f"{opened.get_span_context().span_id:016x}"):
-            yield _Recorded(opened)
+            try:
+                yield _Recorded(opened)
+            except BaseException as error:
+                opened.set_status(trace.StatusCode.ERROR, type(error).__name__)
+                raise
 
 
 def _under(top: UUID) -> Any:
