@@ -17,12 +17,22 @@ from fencepost.contracts import Effect
 from fencepost.tools import Tool
 
 _NOTHING: Mapping[str, Any] = {}
+_REMEMBERED = 4096
+"""Characters of a request up to which what it says is remembered: a cache holds a thousand of them."""
 
 
-@lru_cache(maxsize=1024)
 def _inherited(request: str) -> Mapping[str, Any]:
     if '"above"' not in request:  # an input may be a mebibyte
         return _NOTHING
+    return _remembered(request) if len(request) <= _REMEMBERED else _read(request)
+
+
+@lru_cache(maxsize=1024)  # each proposal asks, and mostly of the same few runs
+def _remembered(request: str) -> Mapping[str, Any]:
+    return _read(request)
+
+
+def _read(request: str) -> Mapping[str, Any]:
     said = json.loads(request)
     return {name: said[name] for name in ("above", "within", "reads") if name in said}
 

@@ -1,6 +1,8 @@
 """What turns wait for, and what children may use: tables of values."""
 
+import gc
 import json
+import weakref
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,6 +18,10 @@ from tests.integration.ledger_app import bench_app
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 ONE, TWO = UUID(int=1), UUID(int=2)
+
+
+class Request(str):
+    """A text that can be watched."""
 
 
 @pytest.mark.parametrize(
@@ -135,3 +141,15 @@ def test_authority_narrows_on_the_way_down() -> None:
     assert "was started to read" in (lineage.outside(reads, debit) or "")
     assert lineage.outside("{}", debit) is None
     assert debit.effect is Effect.REVERSIBLE
+
+
+def test_what_a_large_request_says_is_read_and_not_kept() -> None:
+    """A thousand remembered requests of a mebibyte would be a gibibyte in every worker."""
+    large = {"above": [str(ONE)], "input": "x" * 2**20}
+    requests = [Request(json.dumps(large | {"n": n})) for n in range(3)]
+    marks = [weakref.ref(one) for one in requests]
+    for n in range(3):
+        assert lineage.above(requests[n]) == {ONE}
+    del requests
+    gc.collect()
+    assert [mark() for mark in marks] == [None, None, None]
