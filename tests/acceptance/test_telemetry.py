@@ -9,8 +9,10 @@ from uuid import UUID, uuid4
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 
 from fencepost import Budget
+from fencepost_ops import cli
 from fencepost_ops.sandbox.provider_book import BOOK_FILE, ModelBook
 from tests.acceptance import spans_kept, traced_app
 from tests.acceptance.stage import Stage, staged
@@ -179,3 +181,34 @@ def test_figures_of_every_process_name_no_tenant_and_no_run(stage: Stage, runs: 
     kept = (f'"{stage.tenant}"', "svc:test", *runs.values(), *map(str, runs))
     assert [one for one in kept if one in text] == []
     until("figures of the ledger", lambda: re.search(r"fencepost_unknown_calls 0\.0", read()))
+
+
+def asked(stage: Stage, *words: str) -> Any:
+    """What a command for readers answers as JSON."""
+    dsn = stage.fleet.database.dsns["reader"]
+    done = CliRunner().invoke(cli.main, [*words, "--dsn", dsn, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_what_a_run_cost_and_where_its_time_went_is_told_by_run_and_by_planner(
+    stage: Stage, runs: dict[UUID, str]
+) -> None:
+    spent = 0
+    for run in runs:
+        told = asked(stage, "show", str(run))
+        answers = [e.data["spent"] for e in stage.events(run) if "spent" in e.data]
+        assert told["used"]["tokens"] == sum(one["tokens"] for one in answers) > 0
+        assert told["used"]["cost"] == sum(one["cost"] for one in answers) > 0
+        assert told["used"]["below_tokens"] == 0  # whoever was asked is no model
+        assert {one["name"]: one["count"] for one in told["hops"]} | {"queue": 0} == {
+            "queue": 0,
+            "model": 3,
+            "tool": 4,
+            "child": 1,
+        }
+        spent += told["used"]["cost"]
+    found = {one["planner"]: one for one in asked(stage, "stats")["spending"]}
+    assert (found["desk"]["completed"], found["desk"]["cost"]) == (2, spent)
+    assert found["desk"]["cost_per_completed"] == round(spent / 2)
+    assert (found["member"]["completed"], found["member"]["cost_per_completed"]) == (2, 0)

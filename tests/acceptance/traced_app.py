@@ -1,18 +1,19 @@
 """An agent that remembers, searches, acts and asks another run, for what is told of all that."""
 
 import logging
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from pydantic import BaseModel
 
 from fencepost import App, Budget, Context, Contract, Effect, Proposal, Request, Turn
 from fencepost.authority import AuthorizationDecision, AuthorizationRequest
-from fencepost.models import Wire
+from fencepost.models import Price, Wire
 from fencepost.retrieval import Document
 from fencepost.tools import PER_PROPOSAL, Attempt
 
 SECOND = timedelta(seconds=1)
 MODEL = "traced"
+PRICE = Price(since=date(2026, 1, 1), input=2_000_000, output=8_000_000)
 
 log = logging.getLogger(__name__)
 
@@ -79,7 +80,7 @@ def member(context: Context) -> Turn:
     return Turn(finish={"reference": reference})
 
 
-model = app.model("traced", via=provider, wire=Wire.RESPONSES, model=MODEL, max_output=512)
+model = app.model("traced", via=provider, wire=Wire.RESPONSES, model=MODEL, max_output=512, prices=(PRICE,))
 app.agent(
     "desk",
     model=model,

@@ -12,11 +12,11 @@ from fencepost.errors import NotFound
 from fencepost.ledger import epochs, find, listings, trees
 from fencepost.ledger.blocked import Blocked
 from fencepost.states import RunStatus
-from fencepost_ops.commands import families, timeline
+from fencepost_ops.commands import families, spent, timeline
 from fencepost_ops.commands.blocked import WAY_OUT, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
-from fencepost_ops.commands.output import print_json, print_table, shown
+from fencepost_ops.commands.output import plain, print_json, print_table, shown
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -135,7 +135,8 @@ def _why(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> str | None:
 def show(session: Session, run: str, tenant: str | None, events: bool, tree: bool, as_json: bool) -> None:
     """Show one run and what happens next.
 
-    Its timeline with attempts, terms, workers and receipts, then its calls. RUN is a run's id, the unique
+    What it used and where its time went, its timeline with attempts, terms, workers and receipts, then its
+    calls. RUN is a run's id, the unique
     beginning of one, or a run key.
     """
     with session.connection() as connection:
@@ -150,9 +151,9 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
         _tree(below, as_json=as_json)
         return
     if as_json:
-        print_json(history)
+        print_json({**plain(history), "used": spent.used(history), "hops": spent.hops(history)})
         return
-    for line in timeline.header(history):
+    for line in (*timeline.header(history), *spent.told(history)):
         click.echo(line)
     if step is not None:
         click.echo(f"blocked: {step.reason}; {WAY_OUT}")

@@ -10,10 +10,11 @@ import click
 
 from fencepost.clock import rfc3339
 from fencepost.ledger import stats as ledger_stats
-from fencepost.ledger.stats import MOST, Aged, Spread, Stats, ToolStats
+from fencepost.ledger.stats import MOST, Aged, Spending, Spread, Stats, ToolStats
 from fencepost_ops.commands.durations import MOMENT, spoken
-from fencepost_ops.commands.output import print_json, print_table, shown
+from fencepost_ops.commands.output import plain, print_json, print_table, shown
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session
+from fencepost_ops.commands.spent import money
 
 _TOOLS = [
     "DEPENDENCY",
@@ -27,6 +28,16 @@ _TOOLS = [
     "FAILED>",
 ]
 _SPREADS = ["", "COUNT>", "P50>", "P99>", "LONGEST>"]
+_SPENDING = [
+    "PLANNER!",
+    "COMPLETED>",
+    "ENDED>",
+    "TOKENS>",
+    "COST>",
+    "BELOW>",
+    "TOKENS PER COMPLETED>",
+    "COST PER COMPLETED>",
+]
 _AGES = ["AGE", "STATE!", "COUNT>", "OLDEST>"]
 
 
@@ -54,8 +65,9 @@ def stats(session: Session, since: datetime | timedelta, most: int, as_json: boo
 
     By tool and dependency: AMPLIFIED is attempts per call; PER ATTEMPT is requests for effects per recorded
     attempt, in red where some attempt sent more than one, which is a retry that somebody hides. Then how long
-    runs and calls waited and worked, what is unresolved and open by age. It reads, and slows down nobody for
-    long: of a long period only the newest events are read.
+    runs and calls waited and worked, by planner what runs that ended used and what that makes for each that
+    completed (BELOW is the cost of the runs they started), what is unresolved and open by age. It reads, and
+    slows down nobody for long: of a long period only the newest events are read.
     """
     with session.connection() as connection:
         found = ledger_stats.read_stats(connection, since, most=most)
@@ -80,6 +92,8 @@ def stats(session: Session, since: datetime | timedelta, most: int, as_json: boo
     print_table(
         _SPREADS, [_spread(one) for one in (*found.hops, *found.finished)], empty="nothing took any time"
     )
+    click.echo()
+    print_table(_SPENDING, [_spending(one) for one in found.spending], empty="no run has ended")
     _print_ages("unresolved", found.unresolved)
     _print_ages("open runs", found.open_runs)
 
@@ -96,6 +110,19 @@ def _tool(tool: ToolStats) -> tuple[object, ...]:
         shown(requests, "bold red") if tool.hidden else requests,
         tool.unknown,
         tool.failed,
+    )
+
+
+def _spending(one: Spending) -> tuple[object, ...]:
+    return (
+        one.planner,
+        one.completed,
+        one.ended,
+        one.tokens,
+        money(one.cost),
+        money(one.below_cost),
+        f"{one.tokens_per_completed:.0f}",
+        money(round(one.cost_per_completed)),
     )
 
 
@@ -143,6 +170,14 @@ def _values(found: Stats) -> dict[str, Any]:
         "keys": found.keys,
         "hops": {hop.name: hop for hop in found.hops},
         "finished": {one.name: one for one in found.finished},
+        "spending": [
+            {
+                **plain(one),
+                "tokens_per_completed": round(one.tokens_per_completed, 1),
+                "cost_per_completed": round(one.cost_per_completed),
+            }
+            for one in found.spending
+        ],
         "unresolved": found.unresolved,
         "open_runs": found.open_runs,
     }

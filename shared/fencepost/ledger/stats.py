@@ -121,6 +121,16 @@ SELECT r.status, count(*), percentile_disc(0.5) WITHIN GROUP (ORDER BY e.recorde
 FROM fencepost.events e JOIN fencepost.runs r ON r.tenant = e.tenant AND r.id = e.run
 WHERE {_EVENTS} AND e.type IN ('RunCompleted', 'RunStopped') AND r.ended GROUP BY r.status ORDER BY r.status
 """
+# What runs that have ended used, stopped ones too: whoever pays for a completed run pays for those beside it.
+_SPENDING: Final = f"""
+SELECT r.planner, count(*) FILTER (WHERE r.status = 'COMPLETED'), count(*), sum(r.tokens)::bigint,
+       sum(r.cost)::bigint, coalesce(sum((r.below::json #>> '{{used,tokens}}')::bigint), 0)::bigint,
+       coalesce(sum((r.below::json #>> '{{used,cost}}')::bigint), 0)::bigint
+FROM (SELECT DISTINCT e.tenant, e.run FROM fencepost.events e
+      WHERE {_EVENTS} AND e.type IN ('RunCompleted', 'RunStopped')) AS e
+JOIN fencepost.runs r ON r.tenant = e.tenant AND r.id = e.run
+WHERE r.ended GROUP BY r.planner ORDER BY r.planner
+"""
 # The bands are the indexes of width_bucket: 0 is younger than the first limit.
 _UNRESOLVED: Final = """
 SELECT width_bucket(extract(epoch FROM fencepost.now() - since)::float8, %(bands)s::float8[]), state,
@@ -144,6 +154,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "keys": _KEYS,
     "hops": _HOPS,
     "finished": _FINISHED,
+    "spending": _SPENDING,
     "unresolved": _UNRESOLVED,
     "open": _OPEN,
 }
@@ -206,6 +217,33 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
+class Spending:
+    """What the runs of one planner used that ended in the period, `completed` of them as they should.
+
+    `tokens` and `cost` (millionths of the currency its models are priced in) are its own models', those below
+    are of runs it started, which stand under their own planners too.
+    """
+
+    planner: str
+    completed: int
+    ended: int
+    tokens: int
+    cost: int
+    below_tokens: int
+    below_cost: int
+
+    @property
+    def tokens_per_completed(self) -> float:
+        """All that was used, over the runs that came of it."""
+        return (self.tokens + self.below_tokens) / self.completed if self.completed else 0.0
+
+    @property
+    def cost_per_completed(self) -> float:
+        """The same of the cost."""
+        return (self.cost + self.below_cost) / self.completed if self.completed else 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Aged:
     """How many of one state are at least `above` and less than `below` old; None: there is no such limit."""
 
@@ -230,6 +268,7 @@ class Stats:
     finished: list[Spread]
     unresolved: list[Aged]
     open_runs: list[Aged]
+    spending: list[Spending]
 
     @property
     def cut(self) -> bool:
@@ -289,6 +328,7 @@ def _read(connection: Connection, now: datetime, since: datetime, asked: dict[st
         finished=[Spread(*row) for row in rows(_FINISHED)],
         unresolved=[_aged(*row) for row in rows(_UNRESOLVED)],
         open_runs=[_aged(*row) for row in rows(_OPEN)],
+        spending=[Spending(*row) for row in rows(_SPENDING)],
     )
 
 
