@@ -15,7 +15,8 @@ from fencepost.deadlines import plus
 class Join:
     """When a run goes on after a turn that starts children; calls of other tools are always waited for.
 
-    `need`: as soon as so many of them have SUCCEEDED; None: when all have ended. `by`: at the latest after so
+    `need`: as soon as so many of their runs have COMPLETED, a result that is used once more included; one that
+    stopped is no answer, whatever it has left. None: when all have ended. `by`: at the latest after so
     long, with what there is then. Those left over are detached: the planner sees them as what they are, their
     effects stay the run's, and it does not complete before they have ended. Their runs are told to stop, or
     with `rest="leave"` work on. Unless it waits for all of them to the end, none of them is required: what
@@ -40,12 +41,12 @@ class Join:
     def quorum(
         cls, need: int, *, by: timedelta | None = None, rest: Literal["cancel", "leave"] = "cancel"
     ) -> Join:
-        """As soon as so many have SUCCEEDED."""
+        """As soon as so many have COMPLETED."""
         return cls(need, by, rest)
 
     @classmethod
     def first(cls, *, by: timedelta | None = None, rest: Literal["cancel", "leave"] = "cancel") -> Join:
-        """As soon as one has SUCCEEDED."""
+        """As soon as one has COMPLETED."""
         return cls(1, by, rest)
 
     @classmethod
@@ -76,8 +77,8 @@ def until(join: Mapping[str, Any] | None) -> datetime | None:
     return parse_rfc3339(join["by"]) if join and "by" in join else None
 
 
-def met(join: Mapping[str, Any], *, succeeded: int, now: datetime) -> bool:
+def met(join: Mapping[str, Any], *, answered: int, now: datetime) -> bool:
     """Whether a join whose calls have not all ended lets its run go on."""
-    enough = "need" in join and succeeded >= join["need"]
+    enough = "need" in join and answered >= join["need"]
     last = until(join)
     return enough or (last is not None and now >= last)

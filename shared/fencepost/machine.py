@@ -152,8 +152,16 @@ def _beneath(run: Run, new: Call, fact: Fact, *, ended: bool) -> Changes:
     elif kind == E.CALL_DETACHED:
         below = slices.left(below, new.id, stop=fact["stop"])
     if ended and below is not None:
-        below = slices.ended(below, new.id, succeeded=new.state == C.SUCCEEDED)
+        below = slices.ended(below, new.id, answered=_answered(fact))
     return {"below": below} if below != run.below else {}
+
+
+def _answered(fact: Fact) -> bool:
+    """Whether the end of a call is an answer: a run that COMPLETED, or its result once more. The report of one
+    that stopped is none, nor is a person's word that something happened.
+    """
+    kind = fact.event.type
+    return kind == E.RESULT_REUSED or (kind == E.CHILD_RUN_SETTLED and fact["status"] == R.COMPLETED)
 
 
 _FRUIT = frozenset({E.DISPATCH_INTENT_RECORDED, E.APPROVAL_REQUESTED})

@@ -30,8 +30,8 @@ Amounts = Mapping[str, int]
 @dataclass(frozen=True, slots=True)
 class Below:
     """`held`: by call, what its child may still use; `used`: what children that have ended did; `join`: what
-    the open turn waits for, as its event told it, `calls` those it still waits for and `got` how many have
-    SUCCEEDED; `stop`: open calls whose runs nobody waits for and that are to stop.
+    the open turn waits for, as its event told it, `calls` those it still waits for and `got` how many
+    have answered; `stop`: open calls whose runs nobody waits for and that are to stop.
     """
 
     held: Mapping[str, Amounts] = field(default_factory=dict)
@@ -128,10 +128,10 @@ def left(text: str | None, call: UUID, *, stop: bool) -> str | None:
     return replace(below, stop=(*below.stop, str(call)) if stop else below.stop).text()
 
 
-def ended(text: str | None, call: UUID, *, succeeded: bool) -> str | None:
-    """`below` after a call has ended."""
+def ended(text: str | None, call: UUID, *, answered: bool) -> str | None:
+    """`below` after a call has ended; `answered`: with what its join waits for."""
     below, one = read(text), str(call)
-    if below.join is not None and succeeded and one in below.join["calls"]:
+    if below.join is not None and answered and one in below.join["calls"]:
         below = replace(below, join={**below.join, "got": below.join.get("got", 0) + 1})
     after = replace(_without(below, one), stop=tuple(other for other in below.stop if other != one))
     return after.text()

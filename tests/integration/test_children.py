@@ -321,3 +321,18 @@ def test_after_a_restore_a_call_is_settled_by_its_run_and_one_that_has_none_by_a
         assert "whether it had started a run is not known" in (family.call(unsent).error or "")
     family.finish(child)
     assert taken(run, call) == c.Done("SUCCEEDED")
+
+
+def test_a_join_counts_runs_that_completed_and_not_the_reports_of_those_that_stopped(family: Bench) -> None:
+    run, calls, children = fan(family, 3, Join.first())
+    (tip,) = family.plan(children[0], ("wallet.tip", {"order": family.order()}))
+    family.succeed(children[0], tip)
+    family.cancel(children[0])
+    assert family.one(family.claim_stopped(children[0])) == c.Done("STOPPED")
+    assert heard(family, run, calls[0]) == c.Done("SUCCEEDED")  # a report
+    assert [family.call(call).detached for call in calls[1:]] == [False, False]
+    assert not due(family, run)
+    family.finish(children[1])
+    assert heard(family, run, calls[1]) == c.Done("SUCCEEDED")
+    assert family.call(calls[2]).detached
+    assert due(family, run)

@@ -20,7 +20,7 @@ SECOND = timedelta(seconds=1)
 ONE, TWO = UUID(int=1), UUID(int=2)
 
 
-class Request(str):
+class Request(str):  # noqa: SLOT000 - a text that can be watched has no slots
     """A text that can be watched."""
 
 
@@ -44,7 +44,7 @@ def test_what_a_turn_says_of_its_join(join: Join, told: dict[str, Any] | None) -
 
 
 @pytest.mark.parametrize(
-    ("join", "succeeded", "after_s", "on"),
+    ("join", "answered", "after_s", "on"),
     [
         ({"need": 2}, 1, 99, False),
         ({"need": 2}, 2, 0, True),
@@ -54,8 +54,8 @@ def test_what_a_turn_says_of_its_join(join: Join, told: dict[str, Any] | None) -
         ({"need": 2, "by": "2026-01-02T03:04:06.000000Z"}, 2, 0, True),
     ],
 )
-def test_when_a_turn_goes_on(join: dict[str, Any], succeeded: int, after_s: int, on: bool) -> None:
-    assert joins.met(join, succeeded=succeeded, now=NOW + after_s * SECOND) is on
+def test_when_a_turn_goes_on(join: dict[str, Any], answered: int, after_s: int, on: bool) -> None:
+    assert joins.met(join, answered=answered, now=NOW + after_s * SECOND) is on
 
 
 @pytest.mark.parametrize("wrong", [{"need": 0}, {"by": timedelta(0)}, {"rest": "forget"}])
@@ -117,13 +117,13 @@ def test_what_a_child_did_not_use_comes_back_and_no_step_beyond_its_slice_is_cha
 
 def test_a_join_counts_answers_and_forgets_what_it_waits_for_no_longer() -> None:
     text = slices.joining(None, {"need": 2, "rest": "cancel", "calls": [str(ONE), str(TWO)]})
-    text = slices.ended(text, ONE, succeeded=True)
+    text = slices.ended(text, ONE, answered=True)
     join = slices.read(text).join
     assert join is not None
     assert (join["got"], join["calls"]) == (1, [str(TWO)])
     text = slices.left(text, TWO, stop=True)
     assert (slices.read(text).join, slices.read(text).stop) == (None, (str(TWO),))
-    assert slices.ended(text, TWO, succeeded=False) is None
+    assert slices.ended(text, TWO, answered=False) is None
 
 
 def test_authority_narrows_on_the_way_down() -> None:

@@ -98,14 +98,14 @@ def hurry(fold: Fold) -> None:
 
 
 def go_on(fold: Fold, cancel: Cancel) -> None:
-    """Leave behind what a turn no longer waits for: enough of its runs have SUCCEEDED, or its time is over.
+    """Leave behind what a turn no longer waits for: enough of its runs have COMPLETED, or its time is over.
 
     What was not sent yet is cancelled; the rest is detached, and told to stop if the turn said so.
     """
     join = slices.read(fold.run.below).join
     if join is None or fold.run.status != R.ACTING:
         return
-    if not joins.met(join, succeeded=join.get("got", 0), now=fold.now):
+    if not joins.met(join, answered=join.get("got", 0), now=fold.now):
         return
     why = f"its turn went on with {join.get('got', 0)} answers"
     for call in list(fold.view.open_calls()):
