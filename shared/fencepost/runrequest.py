@@ -25,6 +25,8 @@ MAX_INPUT_DEPTH: Final = 64
 MAX_DIGITS: Final = 400
 """Of one number, written without an exponent."""
 MAX_DEADLINE: Final = timedelta(days=3650)
+OF_CALLS: Final = "child:"
+"""How the keys of runs begin that calls start: nobody else's do, so that nobody takes one."""
 _LONGEST: Final = {"run_key": 200, "tenant": 100, "principal": 200, "planner": 200}
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN: Final = 80
@@ -60,6 +62,10 @@ class RunRequest:
     def __post_init__(self) -> None:
         for name, longest in _LONGEST.items():
             _check_name(name, getattr(self, name), longest)
+        if self.run_key.startswith(OF_CALLS):
+            raise UsageError(
+                f"run keys that begin with {OF_CALLS} are those of runs that calls start; use another"
+            )
         if type(self.version) is not int or not 1 <= self.version <= _MAX_VERSION:
             raise UsageError(f"version is a whole number from 1 on, not {_shown(self.version)}")
         _check_deadline(self.deadline)

@@ -126,3 +126,12 @@ def test_only_its_events_say_whether_a_turn_waits_for_a_call(
     with pytest.raises(psycopg.Error) as error:
         worker.execute("UPDATE fencepost.calls SET detached = true WHERE id = %s", [call])
     assert error.value.sqlstate == "FP004"
+
+
+def test_nobody_takes_the_run_key_of_a_call(family: Bench) -> None:
+    run = family.start()
+    (call,) = family.plan(run, ("wallet.ask", {"topic": family.order()}))
+    with pytest.raises(psycopg.Error, match="run keys that begin with child: are") as error:
+        family.enqueue(f"child:{call}")
+    assert error.value.sqlstate == "FP422"
+    begin(family, run, call)

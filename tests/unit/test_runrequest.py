@@ -28,6 +28,7 @@ def request(**changes: Any) -> RunRequest:
         ({"run_key": ""}, "run_key is a text that is not empty"),
         ({"run_key": 7}, "run_key is a text that is not empty, not 7"),
         ({"run_key": "k" * 201}, "run_key has 201 characters, at most 200"),
+        ({"run_key": "child:7"}, "run keys that begin with child: are those of runs that calls start"),
         ({"tenant": "t" * 101}, "tenant has 101 characters, at most 100"),
         ({"principal": "a\0b"}, "principal holds a NUL"),
         ({"planner": "p\ud800"}, "planner holds half a character"),

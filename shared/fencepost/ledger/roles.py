@@ -10,7 +10,7 @@ import json
 from datetime import timedelta
 
 from fencepost.budgets import LIMITS, MAX_WALL_CLOCK, OPTIONAL, Budget
-from fencepost.runrequest import TRACEPARENT
+from fencepost.runrequest import OF_CALLS, TRACEPARENT
 
 GROUPS = (
     "fencepost_worker",
@@ -81,6 +81,10 @@ BEGIN
     IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
        OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF starts_with(p_run_key, '{OF_CALLS}') THEN
+        RAISE EXCEPTION 'run keys that begin with {OF_CALLS} are those of runs that calls start; use another'
             USING ERRCODE = 'FP422';
     END IF;
     -- First, and no deeper than asked: what follows may not bear the rest.

@@ -4,6 +4,8 @@ names it. Nobody but a producer's own function and this one inserts runs.
 
 from __future__ import annotations
 
+from fencepost.runrequest import OF_CALLS
+
 START_CHILDREN = """
 CREATE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
 RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
@@ -31,7 +33,7 @@ BEGIN
         END IF;
         INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request,
             on_stop, created_at, deadline, ready_at, root, parent, parent_call, depth, traceparent)
-        VALUES (v_run.tenant, v_run.id, 'child:' || v_run.call, v_run.said ->> 'planner',
+        VALUES (v_run.tenant, v_run.id, '@OF_CALLS@' || v_run.call, v_run.said ->> 'planner',
             (v_run.said ->> 'version')::integer, v_run.principal,
             jsonb_build_object('planner', v_run.said -> 'planner', 'version', v_run.said -> 'version',
                 'principal', v_run.principal, 'input', v_run.input,
@@ -59,7 +61,7 @@ BEGIN
 END $$;
 REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
-"""
+""".replace("@OF_CALLS@", OF_CALLS)
 
 # A call's run is started with its first attempt, and what it says then never changes.
 CHILD = """

@@ -174,6 +174,12 @@ BEGIN
             RAISE EXCEPTION 'call %: proposed without an event', NEW.id USING ERRCODE = 'FP004';
         END IF;
     ELSE
+        IF by_office IS DISTINCT FROM 'cancel' AND pg_has_role(current_user, 'fencepost_api', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+            RAISE EXCEPTION 'call %: % may cancel it, and nothing else', NEW.id, current_user
+                USING ERRCODE = 'FP002';
+        END IF;
         IF (NEW.tenant, NEW.id, NEW.run, NEW.turn, NEW.ordinal, NEW.label, NEW.tool, NEW.tool_version,
             NEW.effect, NEW.operation, NEW.scope, NEW.compensates, NEW.arguments, NEW.arguments_hash,
             NEW.required, NEW.resource)
@@ -544,6 +550,12 @@ BEGIN
         END IF;
         RETURN NEW;
     END IF;
+        IF by_office IS DISTINCT FROM 'cancel' AND pg_has_role(current_user, 'fencepost_api', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+            RAISE EXCEPTION 'run %: % may cancel it, and nothing else', NEW.id, current_user
+                USING ERRCODE = 'FP002';
+        END IF;
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.principal, NEW.request,
             NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
             NEW.traceparent)
@@ -683,6 +695,143 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    holder record;
+    offsetting text;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        RAISE EXCEPTION 'operation keys are never forgotten' USING ERRCODE = 'FP004';
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
+           OR NEW.releases OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt,
+                NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF (NEW.tenant, NEW.key, NEW.scope, NEW.resource)
+            IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.scope, OLD.resource)
+       OR (OLD.first_sent_at IS NOT NULL AND NEW.first_sent_at IS DISTINCT FROM OLD.first_sent_at) THEN
+        RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF (NEW.status <> 'released' OR (NEW.run, NEW.call) IS DISTINCT FROM (OLD.run, OLD.call))
+       AND pg_has_role(current_user, 'fencepost_api', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_operator', 'member') THEN
+        RAISE EXCEPTION 'operation %: % lets go of it by a cancel, and nothing else', NEW.key, current_user
+            USING ERRCODE = 'FP002';
+    END IF;
+    IF NEW.resource THEN
+        IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+            SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+                WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+            IF OLD.status <> 'released' OR OLD.doubt OR holder.doubt
+               OR holder.state NOT IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') THEN
+                RAISE EXCEPTION 'resource %: a call that was sent to set it has not ended', NEW.key
+                    USING ERRCODE = 'FP003';
+            END IF;
+            IF OLD.expires_at > fencepost.now() THEN
+                RAISE EXCEPTION 'resource %: what was sent may still set it', NEW.key USING ERRCODE = 'FP003';
+            END IF;
+        END IF;
+        SELECT c.resource, c.run, c.state, c.doubt, c.attempts, c.proof, CASE WHEN c.quiet_at < '9999-01-01 00:00:00+00:00'
+            THEN c.quiet_at ELSE c.in_flight_until END AS quiet INTO holder FROM fencepost.calls c
+            WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+        IF (holder.resource, holder.run) IS DISTINCT FROM (NEW.key, NEW.run)
+           OR (holder.attempts < 1 AND NOT holder.doubt) THEN
+            RAISE EXCEPTION 'resource %: it is held by a call that was sent to set it', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+        IF NEW.doubt <> holder.doubt THEN
+            RAISE EXCEPTION 'resource %: its doubt is that of the call that holds it', NEW.key
+                USING ERRCODE = 'FP003';
+        END IF;
+        IF NEW.status <> (CASE WHEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') THEN 'open' ELSE 'released' END)
+           OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases
+           OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+            RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
+                holder.state USING ERRCODE = 'FP001';
+        END IF;
+        -- Only the downstream's own answer says that nothing is under way any more.
+        IF NEW.status = 'released' AND coalesce(NEW.expires_at >= holder.quiet, holder.quiet IS NULL) IS FALSE
+           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = holder.proof
+                AND e.tenant = NEW.tenant AND e.run = NEW.run
+                AND e.type IN ('ToolResultRecorded', 'ToolAttemptFailed')) THEN
+            RAISE EXCEPTION 'resource %: what was sent may set it until %', NEW.key, holder.quiet
+                USING ERRCODE = 'FP003';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF NEW.call IS DISTINCT FROM OLD.call AND OLD.call IS NOT NULL THEN
+        IF OLD.doubt THEN
+            RAISE EXCEPTION 'operation %: a key in doubt is not handed on', NEW.key USING ERRCODE = 'FP003';
+        END IF;
+        SELECT c.state, c.doubt INTO holder FROM fencepost.calls c
+            WHERE c.id = OLD.call AND c.tenant = NEW.tenant;
+        IF OLD.status NOT IN ('released', 'failed') OR holder.state NOT IN ('CANCELLED', 'FAILED', 'REJECTED') OR holder.doubt THEN
+            RAISE EXCEPTION 'operation %: a key that is % is not handed on by a call that is %', NEW.key,
+                OLD.status, holder.state USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+    SELECT c.operation, c.run, c.state, c.doubt, c.attempts, c.arguments_hash, c.receipt, c.result, c.preview,
+        c.proof INTO holder FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+    IF (holder.operation, holder.run, holder.arguments_hash)
+       IS DISTINCT FROM (NEW.key, NEW.run, NEW.arguments_hash) THEN
+        RAISE EXCEPTION 'operation %: it is held by a call of its own', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.doubt <> holder.doubt THEN
+        RAISE EXCEPTION 'operation %: its doubt is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP003';
+    END IF;
+    IF OLD.doubt AND NOT NEW.doubt AND (NEW.proof IS NULL OR NEW.proof IS NOT DISTINCT FROM OLD.proof) THEN
+        RAISE EXCEPTION 'operation %: doubt is cleared only by a proof', NEW.key USING ERRCODE = 'FP003';
+    END IF;
+    IF (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (holder.receipt, holder.result, holder.preview, holder.proof)
+       AND (holder.state IN ('ACCEPTED_UNKNOWN', 'CANCELLED', 'FAILED', 'REJECTED', 'SUCCEEDED') OR (NEW.receipt, NEW.result, NEW.preview, NEW.proof)
+            IS DISTINCT FROM (OLD.receipt, OLD.result, OLD.preview, OLD.proof)) THEN
+        RAISE EXCEPTION 'operation %: its result is that of the call that holds it', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF (NEW.first_sent_at, NEW.expires_at) IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at)
+       AND ((holder.attempts > 0 OR holder.doubt) AND NEW.first_sent_at <= fencepost.now()
+            AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.releases <> OLD.releases AND holder.attempts < 1 THEN
+        RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
+        RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.status IN ('compensating', 'compensated') OR OLD.status IN ('compensating', 'compensated') THEN
+        -- At most one living compensation: its index is unique.
+        SELECT c.state INTO offsetting FROM fencepost.calls c WHERE c.offsets = NEW.key
+            AND c.tenant = NEW.tenant;
+    END IF;
+    IF (CASE NEW.status
+        WHEN 'open' THEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN')
+        WHEN 'completed' THEN holder.state = 'SUCCEEDED'
+            AND (OLD.status NOT IN ('compensating', 'compensated') OR offsetting IS NULL)
+        WHEN 'failed' THEN holder.state = 'FAILED'
+        WHEN 'unknown' THEN holder.state = 'ACCEPTED_UNKNOWN'
+        WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED')
+        WHEN 'compensating' THEN offsetting <> 'SUCCEEDED'
+            AND (OLD.status IN ('compensating', 'compensated') OR offsetting NOT IN ('AWAITING_APPROVAL', 'INTENT_RECORDED'))
+        WHEN 'compensated' THEN offsetting = 'SUCCEEDED'
+        ELSE false END) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it is not % while the call that holds it is % and what offsets it %',
+            NEW.key, NEW.status, holder.state, coalesce(offsetting, 'nothing') USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE OR REPLACE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
@@ -707,6 +856,32 @@ BEGIN
         NEW.publish_at := '9999-01-01 00:00:00+00';
     END IF;
     RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    IF pg_has_role(current_user, 'fencepost_api', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_operator', 'member')
+       AND EXISTS (SELECT 1 FROM added a WHERE a.type NOT IN ('CallCancelled', 'CancelRequested', 'CompensationRequested', 'ModelOutcomeUnknown', 'RunCreated', 'RunStopped', 'RunStopping')) THEN
+        RAISE EXCEPTION '% writes the events of a cancel, and no others', current_user
+            USING ERRCODE = 'FP002';
+    END IF;
+    -- Asked once of a statement's rows. A scalar subquery is never planned as a table of all runs.
+    IF EXISTS (
+        SELECT 1 FROM (
+            SELECT a.tenant, a.run, a.seq, a.prev_hash, a.projection, lag(a.seq) OVER chain AS seq_before,
+                lag(a.hash) OVER chain AS hash_before, lead(a.seq) OVER chain AS seq_after
+            FROM added a WINDOW chain AS (PARTITION BY a.run, a.tenant ORDER BY a.seq)) e
+        WHERE (e.seq_after IS NULL AND e.projection IS NULL)
+            OR CASE WHEN e.seq_before IS NULL THEN
+                (SELECT e.seq = r.seq + 1 AND e.prev_hash = r.head_hash FROM fencepost.runs r
+                    WHERE r.tenant = e.tenant AND r.id = e.run) IS NOT TRUE
+            ELSE e.seq <> e.seq_before + 1 OR e.prev_hash <> e.hash_before END) THEN
+        RAISE EXCEPTION 'events go on where the history of their run ends, and say where it stands then'
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
 END $$;
 
 CREATE OR REPLACE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
@@ -931,6 +1106,10 @@ BEGIN
     IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
        OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF starts_with(p_run_key, 'child:') THEN
+        RAISE EXCEPTION 'run keys that begin with child: are those of runs that calls start; use another'
             USING ERRCODE = 'FP422';
     END IF;
     -- First, and no deeper than asked: what follows may not bear the rest.
