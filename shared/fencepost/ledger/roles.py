@@ -1,7 +1,8 @@
 """Who may touch what: group roles without login, of which a deployment's login users are members.
 
 A worker cannot delete history or settle a repair, a relay cannot read a payload, a producer can do nothing
-but enqueue and look at its runs. Postgres enforces it; every process of the fleet logs in as its own role.
+but enqueue and look at its runs, the HTTP interface also signal and cancel them (`guards.cancels`). Postgres
+enforces it; every process of the fleet logs in as its own role.
 """
 
 from __future__ import annotations

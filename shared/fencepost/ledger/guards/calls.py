@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.ledger.guards.approvals import APPROVALS, BORN_APPROVAL
+from fencepost.ledger.guards.cancels import only_cancels
 from fencepost.ledger.guards.children import CHILD, DETACHED, SETTLED
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
@@ -354,6 +355,7 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
 {_BORN.rstrip()}
     ELSE
+{only_cancels("call").strip(chr(10))}
 {_UNCHANGING.strip(chr(10))}
 {_PRESENTED.strip(chr(10))}
 {_ATTEMPTS.strip(chr(10))}

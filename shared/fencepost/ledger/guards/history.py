@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fencepost.ledger.guards.cancels import ONLY_CANCEL_EVENTS
+
 GUARD_HISTORY = """
 CREATE FUNCTION fencepost.append_only() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,6 +26,7 @@ CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.operations
 
 CREATE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
+@ONLY_CANCEL_EVENTS@
     -- Asked once of a statement's rows. A scalar subquery is never planned as a table of all runs.
     IF EXISTS (
         SELECT 1 FROM (
@@ -73,4 +76,4 @@ BEGIN
 END $$;
 CREATE TRIGGER guard_evidence BEFORE INSERT ON fencepost.evidence
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_evidence();
-"""
+""".replace("@ONLY_CANCEL_EVENTS@", ONLY_CANCEL_EVENTS.strip("\n"))

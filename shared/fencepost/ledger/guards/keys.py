@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.clock import NEVER
+from fencepost.ledger.guards.cancels import ONLY_RELEASES
 from fencepost.ledger.guards.words import words
 from fencepost.ledger.rows import OPEN_SQL
 from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState
@@ -151,6 +152,7 @@ BEGIN
         RAISE EXCEPTION 'operation %: its identity and first send do not change', NEW.key
             USING ERRCODE = 'FP001';
     END IF;
+{ONLY_RELEASES.strip(chr(10))}
 {_RESOURCE.strip(chr(10))}
 {_HANDED_ON.strip(chr(10))}
 {_HELD.strip(chr(10))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencepost.ledger.guards.cancels import only_cancels
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
@@ -178,6 +179,7 @@ BEGIN
         END IF;
         RETURN NEW;
     END IF;
+{only_cancels("run").strip(chr(10))}
 {_UNCHANGING.strip(chr(10))}
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
