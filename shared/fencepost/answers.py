@@ -80,7 +80,7 @@ class Plan:
 
     run: Run
     timeout: timedelta
-    signals: int = 0
+    signals: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +97,9 @@ class Send:
     key: str | None
     deadline: datetime
     timeout: timedelta
-    repeat: bool = False
-    capability: Capability | None = None
-    tainted: bool = False
+    repeat: bool
+    capability: Capability | None
+    tainted: bool
 
 
 @dataclass(frozen=True, slots=True)

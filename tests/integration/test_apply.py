@@ -6,8 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 from unittest.mock import patch
+from uuid import UUID
 
 import psycopg
+import pytest
 
 from fencepost import commands as c
 from fencepost.clock import token, uuid7
@@ -67,8 +69,30 @@ def test_a_claim_of_a_run_gives_its_order_again_with_the_time_that_is_left(bench
     assert timedelta(0) < second.timeout < first.timeout - timedelta(seconds=0.5)
 
 
-def test_a_claim_of_a_call_gives_its_order_again_with_the_time_that_is_left(bench: Bench) -> None:
-    run = bench.start()
+def test_a_claim_of_a_run_is_given_again_with_the_signals_it_was_pinned_to(bench: Bench) -> None:
+    runs = [bench.start() for _ in range(3)]
+    for run in runs[:2]:
+        signal(bench, run, "before")
+    claims = [bench.claim_run(run) for run in runs]
+    firsts = bench.ledger.apply(claims)
+    signal(bench, runs[0], "after")  # it is for the next turn: this one is not told of it
+    seconds = bench.ledger.apply(claims)
+    for first, second, sent in zip(firsts, seconds, (1, 1, 0), strict=True):
+        assert isinstance(first, c.Plan)
+        assert isinstance(second, c.Plan)
+        assert replace(second, run=first.run, timeout=first.timeout) == first
+        assert second.signals == sent
+
+
+def signal(bench: Bench, run: UUID, key: str) -> None:
+    bench.sql("SELECT fencepost.signal_run(%s, %s, %s, 'stop', '{}', 'svc:x')", TENANT, run, key)
+
+
+@pytest.mark.parametrize("budget", ["{}", '{"tainted": true}'])
+def test_a_claim_of_a_call_gives_its_order_again_with_the_time_that_is_left(
+    bench: Bench, budget: str
+) -> None:
+    run = bench.start(budget=budget)
     call = bench.debit(run, bench.order())
     claim = bench.claim_call(run, call)
     first = bench.one(claim)
@@ -76,7 +100,21 @@ def test_a_claim_of_a_call_gives_its_order_again_with_the_time_that_is_left(benc
     second = again(bench, claim)
     assert isinstance(second, c.Send)
     assert replace(second, timeout=first.timeout) == first
+    assert second.tainted == ("tainted" in budget)
     assert second.timeout < first.timeout - timedelta(seconds=0.5)
+
+
+def test_an_attempt_made_again_after_a_doubt_is_given_again_as_one(bench: Bench) -> None:
+    run = bench.start(budget='{"tainted": true}')
+    call = bench.debit(run, bench.order(), "wallet.tip")
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, LOST)
+    bench.ahead(5)
+    claim = bench.claim_doubt(run, call)
+    first = bench.one(claim)
+    assert isinstance(first, c.Send)
+    assert (first.repeat, first.tainted) == (True, True)
+    assert replace(again(bench, claim), timeout=first.timeout) == first
 
 
 def test_a_question_to_the_downstream_is_asked_again_and_is_as_young_as_its_asking(bench: Bench) -> None:

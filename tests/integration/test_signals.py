@@ -1,7 +1,7 @@
 """Signals: taken once, numbered, for good; seen by the planner's next turn, the same on every rebuild."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from fencepost import App, Client, Context, Turn
 from fencepost import commands as c
 from fencepost.errors import Conflict, NotFound, UsageError
+from fencepost.ledger import load, standing
 from fencepost.ledger.connect import connect
 from fencepost.ledger.signals import Deaf, Sent, read_signals, send
 from fencepost.states import Queue
@@ -20,7 +21,7 @@ from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_workers.planner import Planner
 from fencepost_workers.step import Step
-from tests.integration.ledger_bench import TENANT, Bench
+from tests.integration.ledger_bench import TENANT, WORKER_TTL, Bench
 from tests.integration.step_shop import opened
 
 
@@ -123,6 +124,39 @@ def test_a_request_is_pinned_to_the_signals_that_were_there(bench: Bench) -> Non
     assert isinstance(plan, c.Plan)
     done = replace(bench.finish_with(bench.turn(run, claim)), signals=plan.signals)
     assert (plan.signals, bench.one(done)) == (2, c.Done("COMPLETED"))
+
+
+def test_how_many_there_are_is_read_of_asked_runs_alone_and_from_the_last_one(bench: Bench) -> None:
+    runs = [bench.start() for _ in range(4)]
+    calls = [bench.debit(run, bench.order()) for run in runs[:2]]
+    for run in runs:
+        for number in range(50):
+            bench.sql("SELECT fencepost.signal_run(%s, %s, %s, 'n', '1', 's')", TENANT, run, f"k{number}")
+    bench.sql("ANALYZE fencepost.signals")
+    assert read_of_signals(bench, [bench.claim_call(*one) for one in zip(runs[:2], calls, strict=True)]) == 0
+    claims = [bench.claim_run(run) for run in runs[2:]]
+    assert read_of_signals(bench, claims) == 2, "one row of each"
+    plans = bench.ledger.apply(claims)
+    assert [plan.signals for plan in plans if isinstance(plan, c.Plan)] == [50, 50]
+
+
+def read_of_signals(bench: Bench, batch: Sequence[c.Command]) -> int:
+    """How many rows of signals the batch reads."""
+    args = load.parameters(load.wanted(batch), WORKER_TTL) | standing.persons(batch)
+    with bench.owner.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {load.READ_REST}".encode(), args)
+        ((plan,),) = cursor.fetchall()
+    return sum(
+        int(node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)))
+        for node in nodes(plan[0]["Plan"])
+        if node.get("Relation Name") == "signals"
+    )
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", ()):
+        yield from nodes(below)
 
 
 def test_a_run_without_signals_says_nothing_of_them(bench: Bench) -> None:

@@ -18,7 +18,10 @@ from fencepost.tools import Tool
 
 
 def again(fold: Fold, command: c.Command) -> c.Answer:
-    """What `command` answered when it was recorded, as far as it still holds."""
+    """What `command` answered when it was recorded, as far as it still holds.
+
+    `fold.signals` is what its own request was pinned to: later ones are for the turn after it.
+    """
     if isinstance(command, c.ClaimRun | c.ClaimStopped):
         return _run_order(fold, command)
     if isinstance(command, c.ClaimCall | c.ClaimDoubt):
@@ -34,7 +37,7 @@ def _run_order(fold: Fold, command: c.ClaimRun | c.ClaimStopped) -> c.Answer:
         return c.Done(run.status)
     left = run.ready_at - command.grace - fold.now
     if run.status == RunStatus.PLANNING:
-        return c.Plan(run, left)
+        return c.Plan(run, left, fold.signals)
     forward = next_to_offset(fold)
     return c.Offset(run, forward, left) if forward is not None else c.Done(run.status)
 
@@ -50,7 +53,8 @@ def _call_order(fold: Fold, command: c.ClaimCall | c.ClaimDoubt) -> c.Answer:
         key = call.operation
         told = granted(fold, call, tool, _asked(fold, call, tool), deadline) if tool is not None else None
         left = deadline - fold.now
-        return c.Send(call, fold.run.principal, call.attempts, key, deadline, left, call.doubt, told)
+        who, tainted = fold.run.principal, fold.run.tainted is not None
+        return c.Send(call, who, call.attempts, key, deadline, left, call.doubt, told, tainted)
     return c.Ask(call, fold.run.principal, fold.now, deadline - fold.now)
 
 

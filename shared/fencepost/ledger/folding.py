@@ -95,6 +95,7 @@ class Folding:
             return c.Gone()
         fold = self._fold(command, run)
         if (command.tenant, command.id) in self.loaded.applied:
+            fold.signals = self.loaded.pinned.get((command.tenant, command.id), 0)
             return again(fold, command)
         if isinstance(command, c.Claim) and (refusal := self._judge(command, fold)) is not None:
             return refusal

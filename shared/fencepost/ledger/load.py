@@ -22,7 +22,7 @@ from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.decide.fold import Child, Known, Row
 from fencepost.dependencies import DependencySpec
-from fencepost.ledger import health, rows, standing
+from fencepost.ledger import health, rows, signals, standing
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -35,6 +35,7 @@ Key = tuple[str, UUID]
 
 _RUNS = "unnest(%(run_tenants)s::text[], %(runs)s::uuid[]) AS w (tenant, id)"
 _TOUCHED = "unnest(%(call_tenants)s::text[], %(calls)s::uuid[]) AS w (tenant, id)"
+_ASKED = "unnest(%(asked_tenants)s::text[], %(asked)s::uuid[]) AS w (tenant, id)"
 _WHOLE = "unnest(%(whole_tenants)s::text[], %(whole)s::uuid[]) AS w (tenant, id)"
 
 _CALL_WHAT = rows.select("calls", rows.CALL_COLUMNS)
@@ -106,9 +107,9 @@ SELECT fencepost.now(), {standing.ANYTHING},
           AND last_seen > fencepost.now() - %(worker_ttl)s::interval),
     ARRAY(SELECT tenant FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
     ARRAY(SELECT id FROM fencepost.events WHERE id = ANY(%(ids)s::uuid[]) ORDER BY id),
-    (SELECT json_agg(json_build_array(n.tenant, n.run, n.number)) FROM (
-        SELECT s.tenant, s.run, max(s.number) AS number FROM fencepost.signals s
-        WHERE s.run = ANY(%(runs)s::uuid[]) AND s.tenant = ANY(%(run_tenants)s::text[]) GROUP BY 1, 2) AS n)
+    (SELECT json_agg(json_build_array(w.tenant, w.id, n.number)) FROM {_ASKED} CROSS JOIN LATERAL (
+        SELECT s.number FROM fencepost.signals s WHERE s.run = w.id AND s.tenant IS NOT DISTINCT FROM w.tenant
+        ORDER BY s.number DESC LIMIT 1) AS n)
 """
 
 
@@ -162,7 +163,9 @@ class Loaded:
     children: dict[UUID, Child] = field(default_factory=dict)
     """Runs that calls of this batch have started, as they stand, by their ids."""
     signals: dict[Key, int] = field(default_factory=dict)
-    """How many messages its runs have been sent; those with none are left out."""
+    """How many messages runs were sent that are asked, or have answered; those with none are left out."""
+    pinned: dict[Key, int] = field(default_factory=dict)
+    """Of how many messages the requests told of claims that were applied before; those of none left out."""
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -221,6 +224,8 @@ class Wanted:
     calls: set[Key]
     whole: set[Key]
     """Runs of which all effects are needed."""
+    asked: set[Key]
+    """Runs of which a planner is asked, or has answered."""
     claims: set[Key]
     new: set[tuple[str, str, str, bool]]
     """Keys that may be asked for the first time: tenant, key, scope, and whether a natural resource's."""
@@ -237,6 +242,7 @@ def wanted(batch: Sequence[c.Command]) -> Wanted:
         runs={(x.tenant, x.run) for x in batch},
         calls={(x.tenant, call) for x in batch for call in touched_calls(x)},
         whole={(x.tenant, x.run) for x in batch if _offsets(x)},
+        asked={(x.tenant, x.run) for x in batch if isinstance(x, c.ClaimRun | c.RecordTurn)},
         claims={(x.tenant, x.subject) for x in claiming if (x.tenant, x.run) not in waiting},
         new={(x.tenant, *key) for x in batch for key in _new_keys(x)},
         workers={x.worker for x in claiming},
@@ -253,6 +259,8 @@ def parameters(of: Wanted, worker_ttl: timedelta) -> dict[str, Any]:
         "calls": rows.plain_array(k for _, k in of.calls),
         "whole_tenants": rows.text_array(t for t, _ in of.whole),
         "whole": rows.plain_array(r for _, r in of.whole),
+        "asked_tenants": rows.text_array(t for t, _ in of.asked),
+        "asked": rows.plain_array(r for _, r in of.asked),
         "claim_tenants": rows.text_array(t for t, _ in of.claims),
         "claims": rows.plain_array(s for _, s in of.claims),
         "new_tenants": rows.text_array(t for t, _, _, _ in of.new),
@@ -343,25 +351,34 @@ def load(
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
     pipeline.sync()
-    now, stands, epoch, alive, tenants, ids, sent = rest.fetchall()[0]
-    loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
+    loaded, stands = _rest(rest)
     loaded.runs = {(r[0], r[1]): made(Run, r) for r in runs}
     for row in calls:
         call = made(Call, row)
         loaded.calls[call.tenant, call.run][call.id] = call
-    loaded.signals = {(tenant, UUID(run)): number for tenant, run, number in sent or ()}
     loaded.children = {r[1]: Child(made(Run, r[:-1]), r[-1] or {}) for r in children}
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
+    asked = [(x.tenant, x.id) for x in batch if isinstance(x, c.ClaimRun)]
+    loaded.pinned = signals.read_pinned(connection, pipeline, loaded.applied.intersection(asked))
     if stands and standing.authorises(batch):
         loaded.standing = standing.read(connection, pipeline, args)
     loaded.half_locked = _half_locked(batch, of, loaded)
-    held = [made(Health, row) for row in ill]
-    loaded.locked = frozenset(one.scope for one in held)
     loaded.read = health.named(batch, watched, providers)
-    loaded.dependencies = {one.scope: one for one in [*(made(Health, row) for row in depended), *held]}
+    loaded.dependencies = {one.scope: one for one in (made(Health, row) for row in depended)}
+    held = {one.scope: one for one in (made(Health, row) for row in ill)}
+    loaded.locked = frozenset(held)
+    loaded.dependencies |= held
     return loaded
+
+
+def _rest(read: Iterable[Sequence[Any]]) -> tuple[Loaded, bool]:
+    """What `READ_REST` has read, and whether anything stands that authorises."""
+    ((now, stands, epoch, alive, tenants, ids, sent),) = read
+    loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
+    loaded.signals = {(tenant, UUID(run)): number for tenant, run, number in sent or ()}
+    return loaded, bool(stands)
 
 
 def _lock_dependencies(

@@ -6,7 +6,7 @@ its calls: it interrupts nothing that is in flight. Whoever holds the run's lock
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +15,22 @@ from uuid import UUID
 import psycopg
 
 from fencepost.errors import Conflict, FencepostError, NotFound, UsageError
-from fencepost.ledger.connect import Connection
+from fencepost.ledger import rows
+from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.ledger.guards.api import MAX_SIGNAL_BYTES
 from fencepost.runrequest import input_text
 from fencepost.views import Signal
 
-__all__ = ["MAX_SIGNAL_BYTES", "Deaf", "Sent", "Signal", "read_signals", "send"]
+__all__ = ["MAX_SIGNAL_BYTES", "Deaf", "Sent", "Signal", "read_pinned", "read_signals", "send"]
+
+
+_READ_PINNED = """
+SELECT a.tenant, a.id, (e.body ->> 'signals')::integer
+FROM unnest(%s::text[], %s::uuid[]) AS w (tenant, id)
+JOIN fencepost.events a ON a.id = w.id AND a.tenant IS NOT DISTINCT FROM w.tenant
+JOIN fencepost.events e ON e.run = a.run AND e.tenant = a.tenant AND e.seq > a.seq AND e.causation = w.id
+WHERE e.type = 'ModelRequestStarted' AND e.body ->> 'signals' IS NOT NULL
+"""
 
 
 class Deaf(FencepostError):
@@ -79,7 +89,7 @@ def read_signals(
         "runs": [run for _, run, _ in of],
         "most": [number for _, _, number in of],
     }
-    rows = connection.execute(
+    read = connection.execute(
         "SELECT s.tenant, s.run, s.number, s.name, s.body, s.sender, s.sent_at"
         " FROM unnest(%(tenants)s::text[], %(runs)s::uuid[], %(most)s::integer[]) AS w (tenant, run, most)"
         " JOIN fencepost.signals s ON s.run = w.run AND s.tenant = w.tenant AND s.number <= w.most"
@@ -87,6 +97,20 @@ def read_signals(
         columns,
     )
     found: dict[tuple[str, UUID], tuple[Signal, ...]] = {}
-    for tenant, run, *signal in rows:
+    for tenant, run, *signal in read:
         found[tenant, run] = (*found.get((tenant, run), ()), Signal(*signal))
     return found
+
+
+def read_pinned(
+    connection: Connection, pipeline: Pipeline, claims: Collection[tuple[str, UUID]]
+) -> dict[tuple[str, UUID], int]:
+    """How many signals the requests told of that these claims of runs have made, by tenant and claim; those
+    that told of none are left out. No statement where there are no claims.
+    """
+    if not claims:
+        return {}
+    of = rows.text_array(tenant for tenant, _ in claims), rows.plain_array(id_ for _, id_ in claims)
+    told = connection.execute(_READ_PINNED, of)
+    pipeline.sync()
+    return {(tenant, id_): number for tenant, id_, number in told}
