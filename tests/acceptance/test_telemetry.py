@@ -137,6 +137,12 @@ def test_every_span_of_a_run_is_in_its_trace_under_the_names_of_the_convention(
     assert others == []
 
 
+def test_what_runs_are_about_is_in_no_line_and_no_span(stage: Stage, runs: dict[UUID, str]) -> None:
+    told = json.dumps(lines(stage)) + json.dumps(spans_kept.read(stage.folder))
+    about = (*runs.values(), "ann@example.com", "what is known", "Remember, search", "svc:test")
+    assert [one for one in about if one in told] == []
+
+
 def test_every_request_to_a_tool_or_a_model_carries_it(stage: Stage, runs: dict[UUID, str]) -> None:
     spans = {one["span_id"]: one for one in spans_kept.read(stage.folder)}
     for run, reference in runs.items():

@@ -111,6 +111,7 @@ def row_update(opened: Attack, subject: UUID, change: str, role: str | None = WO
         "kind = 'run', generation = generation + 1",
         "run = gen_random_uuid(), generation = generation + 1",
         "tenant = 'x', generation = generation + 1",
+        "root = gen_random_uuid(), generation = generation + 1",
     ],
 )
 def test_a_row_changes_only_with_a_new_generation(settled: Settled, opened: Attack, change: str) -> None:

@@ -49,6 +49,25 @@ def test_a_due_row_becomes_a_task_that_names_subject_and_generation(
     assert sorted(raw.keys()) == [b"dispatcher"], "nothing else that a wipe could lose"
 
 
+def test_a_message_says_to_which_tree_of_runs_it_belongs_where_it_is_one(
+    sql: Sql, raw: redis.Redis, make_relay: Callable[..., Relay]
+) -> None:
+    root = put_row(sql)
+    put_row(sql, run=root, kind="call", queue="dispatcher")
+    put_row(sql, root=root, queue="dispatcher")  # a run below it
+    put_row(sql, queue="reconciler")
+    put_row(sql, queue="reconciler")
+
+    make_relay().run_once()
+
+    for queue in ("planner", "dispatcher"):
+        (message,) = messages(raw, queue)
+        version, trace, _, flags = message["headers"]["traceparent"].split("-")
+        assert (version, trace, flags) == ("00", root.hex, "01")
+    (message,) = messages(raw, "reconciler")
+    assert "traceparent" not in message["headers"], "rows of two trees"
+
+
 def test_rows_go_to_their_queues_in_lists_oldest_first(
     sql: Sql, raw: redis.Redis, make_relay: Callable[..., Relay]
 ) -> None:
