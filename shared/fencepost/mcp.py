@@ -89,6 +89,11 @@ class Stdio(_Server):
 McpServer = Stdio | Streamable
 
 
+def is_name(text: str) -> bool:
+    """Whether a server may call a tool so: what is no name of one is printed nowhere as if it were."""
+    return _NAME.fullmatch(text) is not None
+
+
 def check_pin(tool: str, digest: str) -> str:
     """The digest itself; UsageError for what is none."""
     if not _DIGEST.fullmatch(digest):

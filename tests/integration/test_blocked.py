@@ -32,7 +32,10 @@ def found(bench: Bench, run: UUID | None = None) -> list[tuple[UUID, str, tuple[
     pool = Pool(bench.database.dsns["operator"], "look", 1)
     try:
         with pool.reading() as connection:
-            return [(b.subject, b.reason, b.known) for b in blocked(connection, TTL, run=run)]
+            return [
+                (b.subject, b.reason, b.known)
+                for b in blocked(connection, TTL, runs=None if run is None else [run])
+            ]
     finally:
         pool.close()
 

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, FastAPI, Header, Path, Query, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import Match, Route
 
 from fencepost import __version__
@@ -101,6 +102,8 @@ class Interface:
                         return asked.json_body(bytes(data), request.headers.get("content-type"))
         except TimeoutError:
             raise Problem("timeout", "the body did not come in time") from None
+        except ClientDisconnect:  # nobody hears this, and it is no fault of ours
+            raise Problem("timeout", "the client left in the middle of the body") from None
         await _let_go(pieces)
         raise Problem("body_too_large", f"the body has more than {most} bytes")
 
@@ -126,7 +129,7 @@ class Interface:
 async def _let_go(pieces: AsyncIterator[bytes]) -> None:
     """Read on for a moment: a connection closed on what its client still sends loses it the answer."""
     left = LINGER_BYTES
-    with suppress(TimeoutError):
+    with suppress(TimeoutError, ClientDisconnect):
         async with asyncio.timeout(LINGER_S):
             async for piece in pieces:
                 left -= len(piece)

@@ -90,6 +90,9 @@ class Heads:
                     found = await self._store.read(lambda session, of=wanted: reads.heads(session, of))  # type: ignore[misc]
                 except Problem:
                     pause = AWAY_S
+                except Exception:  # whoever looks for all of them goes on
+                    log.exception("%d streams are not looked for", len(wanted))
+                    pause = AWAY_S
                 else:
                     await self._tell({key: head for key, head in found.items() if key in self._watched})
             await asyncio.sleep(pause)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import UUID
 
@@ -30,11 +30,11 @@ WAY_OUT = (
 )
 
 
-def by_run(connection: Connection, settings: Settings) -> Mapping[UUID, Blocked]:
-    """The longest blocked step of each run that has one; none for a login that may not look."""
+def by_run(connection: Connection, settings: Settings, runs: Sequence[UUID]) -> Mapping[UUID, Blocked]:
+    """The longest blocked step of each of these runs that has one; none for a login that may not look."""
     if not may_look(connection):
         return {}
-    found = steps(connection, timedelta(seconds=settings.worker_ttl_s))
+    found = steps(connection, timedelta(seconds=settings.worker_ttl_s), runs=runs)
     return {step.run: step for step in reversed(found)}
 
 
@@ -60,11 +60,7 @@ def blocked(
         _, only = find.find_run(connection, run, tenant) if run is not None else ("", None)
         now = listings.now(connection)
         ttl = timedelta(seconds=settings.worker_ttl_s)
-        found = [
-            step
-            for step in steps(connection, ttl, run=only, limit=limit)
-            if tenant is None or step.tenant == tenant
-        ]
+        found = steps(connection, ttl, runs=None if only is None else [only], tenant=tenant, limit=limit)
     if as_json:
         print_json(found)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,7 +14,7 @@ from fencepost.app import App
 from fencepost.canonical import reveal, sanitize
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import NotFound, Unreachable, UsageError
-from fencepost.mcp import definition_digest
+from fencepost.mcp import definition_digest, is_name
 from fencepost_ops.commands.output import print_json
 from fencepost_ops.commands.session import Session, app_option, json_option, pass_session
 
@@ -47,7 +48,11 @@ def pin(session: Session, dependency: str, within: float, as_json: bool) -> None
     Read the descriptions first: what is pinned is what will be called.
     """
     offers = _offers(_server(session.need_app(), dependency), within)
+    strange = sorted(name for name in offers if not is_name(name))
+    offers = {name: listed for name, listed in offers.items() if name not in strange}
     pins = {name: definition_digest(listed) for name, listed in sorted(offers.items())}
+    for name in strange:
+        click.echo(f"left out: {json.dumps(sanitize(name, 80))} is no name of a tool", err=True)
     if as_json:
         print_json(pins)
         return
@@ -56,7 +61,7 @@ def pin(session: Session, dependency: str, within: float, as_json: bool) -> None
         click.echo(f"# {sanitize(name, 80)}: {reveal(sanitize(said, _SAID))}")
     click.echo("pins={")
     for name, digest in pins.items():
-        click.echo(f'    "{sanitize(name, 128)}": "{digest}",')
+        click.echo(f"    {json.dumps(name)}: {json.dumps(digest)},")
     click.echo("}")
 
 

@@ -55,7 +55,7 @@ def runs(
         now = listings.now(connection)
         found = listings.list_runs(connection, status=status, tenant=tenant, stuck=stuck, limit=limit)
         epoch = next(iter(epochs.held(connection)), None)
-        missing = by_run(connection, session.settings("dsn"))
+        missing = by_run(connection, session.settings("dsn"), [info.run_id for info in found])
     if epoch is not None:
         click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
     if tree:
@@ -144,7 +144,7 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
         history = listings.history(connection, owner, run_id)
         root = history.run.root or run_id if tree and history is not None else run_id
         below = trees.tree(connection, owner, root) if history is not None else []
-        step = by_run(connection, session.settings("dsn")).get(run_id)
+        step = by_run(connection, session.settings("dsn"), [run_id]).get(run_id)
     if history is None:
         raise NotFound(f"there is no run {run}")
     if tree:

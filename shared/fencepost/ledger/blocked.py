@@ -8,6 +8,7 @@ where none has stamped anything, nobody is said to be missing a version.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
@@ -29,7 +30,8 @@ due AS MATERIALIZED (
         ('tool:' || c.tool || '@' || c.tool_version),
         (CASE WHEN r.written > 1 THEN 'history@' || r.written END)) AS n (word)
     WHERE n.word IS NOT NULL AND o.due_at <= (SELECT fencepost.now()) AND o.dead_at IS NULL
-      AND (%(run)s::uuid IS NULL OR o.run = %(run)s::uuid))
+      AND (%(runs)s::uuid[] IS NULL OR o.run = ANY(%(runs)s::uuid[]))
+      AND (%(tenant)s::text IS NULL OR o.tenant = %(tenant)s::text))
 SELECT tenant, run, run_key, subject, queue, word, due_at, deadline,
        ARRAY(SELECT DISTINCT substring(k FROM '@([0-9]+)$')::int
              FROM alive a, jsonb_array_elements_text(a.knows) k
@@ -81,8 +83,16 @@ def may_look(connection: Connection) -> bool:
 
 
 def blocked(
-    connection: Connection, ttl: timedelta, *, run: UUID | None = None, limit: int = 200
+    connection: Connection,
+    ttl: timedelta,
+    *,
+    runs: Sequence[UUID] | None = None,
+    tenant: str | None = None,
+    limit: int = 1000,
 ) -> list[Blocked]:
-    """Such steps, the longest due first; of one run if given. `ttl`: silence after which nobody is alive."""
-    found = connection.execute(_BLOCKED, {"ttl": ttl, "run": run, "limit": limit})
+    """Such steps, the longest due first; of these runs or this tenant alone, if given. `ttl`: silence after
+    which nobody is alive.
+    """
+    only = {"runs": None if runs is None else list(runs), "tenant": tenant}
+    found = connection.execute(_BLOCKED, {"ttl": ttl, "limit": limit, **only})
     return [Blocked(*[*row[:-1], tuple(row[-1])]) for row in found]
