@@ -226,6 +226,15 @@ def test_a_single_turn_beyond_the_window_has_its_results_cut(wire: Wire) -> None
     assert made(wire, context(*calls), 20_000).cut == 0
 
 
+def test_the_note_of_what_is_left_out_has_its_room() -> None:
+    """At any window: what is told, the note with it, is not more than is said of it."""
+    whole = context(*(call(turn, 0, result="x" * 500) for turn in range(1, 12)))
+    for window in range(600, 3000, 7):
+        told = transcript(whole, DECLARED, window=window, fixed=0, asked="")
+        texts = sum(exchange.size for exchange in told.exchanges)
+        assert texts + len(told.first) <= told.size <= window * BYTES_PER_TOKEN, window
+
+
 @pytest.mark.parametrize("wire", WIRES)
 def test_an_objection_an_unfinished_turn_and_a_lost_answer_are_said(wire: Wire) -> None:
     turns = (TurnView(1, "Done.", "the parcel is not booked"), TurnView(2, ""), TurnView(3, "Well."))

@@ -92,6 +92,8 @@ class AgentPlanner:
         """Its next turn. Raises NoTurn where there is none."""
         model = self.agent.model(asking.failures)
         made = prompt(model, self.agent, self.declared, context)
+        if made.tokens > (window := min(self.agent.window, model.window)):
+            raise self._too_long(model, made, window, asking.failures)
         if asking.seconds <= 0:
             raise NoTurn("late", "no time was left to ask", spent=Spent(), said=_said(model, made, None))
         try:
@@ -123,6 +125,17 @@ class AgentPlanner:
             _raw(model, answer),
             spent=_used(model, self.agent, answer, asking.now.date()),
             said=said,
+        )
+
+    def _too_long(self, model: ModelSpec, made: Prompt, window: int, failures: int) -> NoTurn:
+        """Said without asking: what was reserved is for a request within the window."""
+        return NoTurn(
+            str(Ending.CONTEXT_EXCEEDED),
+            f"model {model.name}: what it has to be told takes about {made.tokens} tokens, and its window is "
+            f"{window}; give the run a shorter input, or the agent a wider window",
+            spent=Spent(),
+            said=_said(model, made, None),
+            stop=self._stop(Ending.CONTEXT_EXCEEDED, failures),
         )
 
     def _stop(self, ending: Ending, failures: int) -> StopReason | None:

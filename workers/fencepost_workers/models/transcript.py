@@ -5,7 +5,8 @@ that what a provider made of its ids, or another one would, never pairs a call w
 that failed its validation, or that is of a tool nobody knows, has its refusal as its result.
 
 The window is kept by leaving out the oldest turns, whole: a call never loses its result. The first input and
-the latest turn are always told; where that turn alone is too long, its results are cut to what is left.
+the latest turn are always told; where that turn alone is too long, its results are cut to what is left. What
+is too long all the same has a `size` beyond the window: it is for no one to send.
 Tokens are estimated from bytes (`estimate`), since counting them is each provider's own secret.
 """
 
@@ -100,21 +101,28 @@ def transcript(context: Context, declared: Declared, *, window: int, fixed: int,
     first, last = _input(context.input), _LOST.get(context.lost or "", "")
     last = "\n\n".join(filter(None, (_heard(context.signals, window * BYTES_PER_TOKEN // 4), last)))
     room = window * BYTES_PER_TOKEN - fixed - _bytes(first) - _bytes(last) - 2 * FRAME
+    earlier = len({call.turn for call in context.calls} | {turn.turn for turn in context.turns})
+    note = _bytes(_left_out(earlier))  # room for it, as long as any turn may be left out
     kept: list[Exchange] = []
     cut = 0
     for exchange in _backwards(context, declared, asked):
-        if exchange.size > room:
+        free = room if len(kept) + 1 == earlier else room - note
+        if exchange.size > free:
             if kept:
                 break
-            exchange, cut = _shortened(exchange, room)  # noqa: PLW2901 - the latest is told, as far as it fits
+            exchange, cut = _shortened(exchange, free)  # noqa: PLW2901 - the latest is told, as far as it fits
         kept.append(exchange)
         room -= exchange.size
-    earlier = len({call.turn for call in context.calls} | {turn.turn for turn in context.turns})
     left_out = earlier - len(kept)
     if left_out:
-        first = f"{first}\n\n({left_out} earlier turns, the oldest of this run, are left out here.)"
+        first += _left_out(left_out)
+        room -= _bytes(_left_out(left_out))
     size = window * BYTES_PER_TOKEN - room
     return Transcript(first, tuple(reversed(kept)), last, left_out, cut, size)
+
+
+def _left_out(turns: int) -> str:
+    return f"\n\n({turns} earlier turns, the oldest of this run, are left out here.)"
 
 
 def _heard(signals: Sequence[Signal], most: int) -> str:
