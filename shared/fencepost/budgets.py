@@ -65,6 +65,8 @@ class Budget:
     `turns` counts questions to the planner, lost answers included; `calls` and `attempts` forward ones.
     `wall_clock` is in whole milliseconds; None: only the run's deadline binds. `tokens` and `cost`
     (millionths of the currency its models are priced in) are what its models may use; None: no limit.
+    A run below gets its slice of `turns`, `calls`, `attempts`, `tokens`, `cost` and `children` as it is
+    started (`ChildSpec`).
     `events` and `bytes` (of the bodies of events) are how far its own history may grow before no step is
     begun any more. `depth` is how many levels of runs may be below it, `children` how many runs. After
     `fruitless` turns in a row from which no intent came, and after `repeats` turns in a row that did and

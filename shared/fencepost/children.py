@@ -21,7 +21,7 @@ ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
 USUAL = Budget(turns=4, calls=8, attempts=32, depth=0, children=0)
-"""The slice of a child that says nothing of its own: small, and with no runs below it."""
+"""What a child takes at most that says nothing of its own: small, and with no runs below it."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,14 @@ class ChildSpec:
     `tools` are names and patterns, narrowed further at each level below. The run acts for its parent's
     principal, inherits its taint and its trace, and ends before its parent's deadline less `reserve`. `join`
     is how long a turn waits that starts runs by this tool alone, and says nothing itself.
+
+    A limit that `budget` names is given whole, or the call is refused with code `budget` and the limit's
+    name; if it is required, that stops its parent. `tokens` and `cost` may be left open (None): as the run is
+    started it gets an equal share of what its parent then has left, among the calls of the same turn whose
+    runs are still to be started and the parent itself; where nothing is left it is refused. With the usual
+    budget every limit but `children` is at most that share, so that a turn may start several. A slice is the
+    child's until its call has ended in any way: by its run's end what was not used comes back; where a person
+    settles the call, and the end of its run is not known, all of it counts as used.
     """
 
     planner: str

@@ -15,8 +15,8 @@ from fencepost.deadlines import plus
 class Join:
     """When a run goes on after a turn that starts children; calls of other tools are always waited for.
 
-    `need`: as soon as so many of their runs have COMPLETED, a result that is used once more included; one that
-    stopped is no answer, whatever it has left. None: when all have ended. `by`: at the latest after so
+    `need`: as soon as so many of their runs have COMPLETED, a result that is used once more included; one
+    that stopped is no answer, whatever it has left. None: when all have ended. `by`: at the latest after so
     long, with what there is then. Those left over are detached: the planner sees them as what they are, their
     effects stay the run's, and it does not complete before they have ended. Their runs are told to stop, or
     with `rest="leave"` work on. Unless it waits for all of them to the end, none of them is required: what

@@ -147,8 +147,8 @@ def _beneath(run: Run, new: Call, fact: Fact, *, ended: bool) -> Changes:
     below, kind = run.below, fact.event.type
     if kind == E.CHILD_RUN_STARTED and "held" in fact.data:
         below = slices.hold(below, new.id, fact["held"])
-    elif kind == E.CHILD_RUN_SETTLED:
-        below = slices.give_back(below, new.id, fact["used"])
+    elif below is not None and (ended or kind == E.CHILD_RUN_SETTLED):
+        below = slices.give_back(below, new.id, fact.data.get("used"))
     elif kind == E.CALL_DETACHED:
         below = slices.left(below, new.id, stop=fact["stop"])
     if ended and below is not None:
@@ -157,8 +157,8 @@ def _beneath(run: Run, new: Call, fact: Fact, *, ended: bool) -> Changes:
 
 
 def _answered(fact: Fact) -> bool:
-    """Whether the end of a call is an answer: a run that COMPLETED, or its result once more. The report of one
-    that stopped is none, nor is a person's word that something happened.
+    """Whether the end of a call is an answer: a run that COMPLETED, or its result once more. The report of
+    one that stopped is none, nor is a person's word that something happened.
     """
     kind = fact.event.type
     return kind == E.RESULT_REUSED or (kind == E.CHILD_RUN_SETTLED and fact["status"] == R.COMPLETED)

@@ -60,11 +60,16 @@ def amounts(text: str | None) -> Amounts:
     return {name: sum(one.get(name, 0) for one in (below.used, *below.held.values())) for name in SHARED}
 
 
-def carve(budget: Budget, usage: Usage, below: str | None, wanted: Budget) -> Budget | str:
+def carve(
+    budget: Budget, usage: Usage, below: str | None, wanted: Budget, *, starting: int = 1, usual: bool = False
+) -> Budget | str:
     """The slice a child is let go with, or why the run's budget has no room for it, in words.
 
-    `usage` counts what the run and its children use and hold. A limit that `wanted` leaves open is what is
-    left of the run's own, if that has one; everything else is given whole or not at all.
+    `usage` counts what the run and its children use and hold, `starting` the calls of its turn whose runs are
+    still to be started, this one's among them. A limit that `wanted` leaves open is an equal share of what is
+    left of the run's own, if that has one: one for each of them, and one that stays with the run. With
+    `usual` nobody has said what the child needs, and every limit is at most its share. All else is given
+    whole or not at all, and nobody is let go with a share of nothing.
     """
     if budget.depth < 1:
         return "depth: the run's budget allows no run below it"
@@ -77,8 +82,11 @@ def carve(budget: Budget, usage: Usage, below: str | None, wanted: Budget) -> Bu
         if may is None:
             continue
         left = max(may - used[name], 0)
-        if asks is None:
-            asks = given[name] = left
+        share = left // (starting + 1)
+        if asks is None or (usual and name != "children" and asks > share):
+            if left < 1:
+                return f"{name}: the child may use a share, and 0 are left of {may}"
+            asks = given[name] = max(share, 1)
         if asks > left or (name == "turns" and left < 1):
             return f"{name}: the child may use {asks}, and {left} are left of {may}"
     return replace(wanted, depth=min(wanted.depth, budget.depth - 1), **given)
@@ -104,13 +112,17 @@ def hold(text: str | None, call: UUID, piece: Amounts) -> str | None:
     return replace(below, held={**below.held, str(call): dict(piece)}).text()
 
 
-def give_back(text: str | None, call: UUID, used: Amounts) -> str | None:
-    """`below` after a child was settled: what it used stays used, the rest of its slice is free again."""
+def give_back(text: str | None, call: UUID, used: Amounts | None) -> str | None:
+    """`below` after the call of a child has ended: what it used stays used, the rest of its slice is free
+    again. `used` None: nobody knows, as where a person settled the call; all of its slice is charged.
+    """
     below = read(text)
     held = below.held.get(str(call))
-    if held is None:  # it was let go beside the budget: what offsets an effect is not held back by one
+    if held is None:  # it starts no run, or one beside the budget: what offsets is not held back by any
         return text
-    spent = {name: min(used[name], held[name]) if name in _COUNTED else used[name] for name in SHARED}
+    if used is None:
+        used = {name: held.get(name, 0) for name in SHARED}
+    spent = {name: min(used[name], held.get(name, 0)) if name in _COUNTED else used[name] for name in SHARED}
     total = {name: below.used.get(name, 0) + spent[name] for name in SHARED}
     rest = {one: piece for one, piece in below.held.items() if one != str(call)}
     return replace(below, held=rest, used=total).text()

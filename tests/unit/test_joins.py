@@ -11,7 +11,7 @@ import pytest
 
 from fencepost import Budget, Effect, joins, lineage, slices
 from fencepost.budgets import Usage
-from fencepost.children import ChildSpec, join_of
+from fencepost.children import USUAL, ChildSpec, join_of
 from fencepost.joins import ALL, Join
 from tests.integration.ledger_app import bench_app
 
@@ -84,7 +84,7 @@ SMALL = Budget(turns=3, calls=4, attempts=5, depth=0, children=0)
     ("has", "used", "wanted", "given"),
     [
         (Budget(), Usage(), SMALL, {"turns": 3, "depth": 0, "tokens": None}),
-        (Budget(tokens=100), Usage(tokens=60), SMALL, {"tokens": 40}),
+        (Budget(tokens=100), Usage(tokens=60), SMALL, {"tokens": 20}),  # as much stays with the run
         (Budget(depth=1), Usage(), Budget(turns=1, calls=0, attempts=0, children=0), {"depth": 0}),
         (Budget(), Usage(turns=14), SMALL, "turns: the child may use 3, and 2 are left of 16"),
         (Budget(calls=4), Usage(calls=1), SMALL, "calls: the child may use 4, and 3 are left of 4"),
@@ -102,6 +102,61 @@ def test_a_slice_is_given_whole_or_refused_by_name(
     else:
         assert isinstance(given, dict)
         assert {name: getattr(piece, name) for name in given} == given
+
+
+@pytest.mark.parametrize("wanted", [SMALL, USUAL])
+@pytest.mark.parametrize("count", [1, 2, 5, 7])
+def test_the_runs_of_one_turn_share_what_they_leave_open_and_none_starts_with_nothing(
+    wanted: Budget, count: int
+) -> None:
+    has, own, below = Budget(tokens=100_000, turns=40), {"turns": 1, "calls": count, "tokens": 2000}, None
+    pieces = []
+    for n in range(count):
+        beneath = slices.amounts(below)
+        used = Usage(**{name: own.get(name, 0) + beneath[name] for name in slices.SHARED[:5]})
+        piece = slices.carve(has, used, below, wanted, starting=count - n, usual=wanted == USUAL)
+        assert isinstance(piece, Budget), piece
+        pieces.append(piece)
+        below = slices.hold(below, UUID(int=n), slices.held_for(piece))
+    share = 98_000 // (count + 1)
+    assert all(piece.tokens is not None and 0 <= piece.tokens - share <= 1 for piece in pieces)
+    assert 98_000 - slices.amounts(below)["tokens"] >= share, "the run can read what they answer"
+
+
+def test_children_that_say_nothing_of_their_own_share_the_usual_budget() -> None:
+    below: str | None = None
+    turns = []
+    for n in range(5):
+        used = Usage(turns=1 + slices.amounts(below)["turns"], calls=5 + slices.amounts(below)["calls"])
+        piece = slices.carve(Budget(), used, below, USUAL, starting=5 - n, usual=True)
+        assert isinstance(piece, Budget), piece
+        turns.append(piece.turns)
+        below = slices.hold(below, UUID(int=n), slices.held_for(piece))
+    assert turns == [2, 2, 2, 3, 3]
+    assert slices.amounts(below)["children"] == 5
+
+
+@pytest.mark.parametrize(
+    ("has", "used", "why"),
+    [
+        (Budget(tokens=100), Usage(tokens=100), "tokens: the child may use a share, and 0 are left of 100"),
+        (Budget(cost=7), Usage(cost=9), "cost: the child may use a share, and 0 are left of 7"),
+        (Budget(), Usage(turns=16), "turns: the child may use a share, and 0 are left of 16"),
+        (Budget(), Usage(calls=64), "calls: the child may use a share, and 0 are left of 64"),
+        (Budget(), Usage(attempts=256), "attempts: the child may use a share, and 0 are left of 256"),
+        (Budget(children=0), Usage(), "children: the child may use 1, and 0 are left of 0"),
+    ],
+)
+def test_a_share_of_nothing_starts_nothing(has: Budget, used: Usage, why: str) -> None:
+    assert slices.carve(has, used, None, USUAL, usual=True) == why
+
+
+def test_all_of_a_slice_counts_as_used_where_nobody_knows_what_was() -> None:
+    text = slices.hold(None, ONE, {"turns": 3, "tokens": 40, "children": 1})
+    text = slices.give_back(text, ONE, None)
+    assert slices.read(text).held == {}
+    said = slices.amounts(text)
+    assert (said["turns"], said["tokens"], said["children"], said["calls"]) == (3, 40, 1, 0)
 
 
 def test_what_a_child_did_not_use_comes_back_and_no_step_beyond_its_slice_is_charged() -> None:

@@ -72,7 +72,7 @@ class Purse:
             yield from self._asked(story, event, body)
         elif event.type in _ENDS:
             yield from self._answered(event, body)
-        elif event.type == "ChildRunSettled" and event.call is not None:
+        elif event.type in ("ChildRunSettled", "RepairDecided") and event.call is not None:
             self._settled(story.held.get(event.call, {}), body)
         elif event.type == "ToolAttemptStarted" and not body.get("repeat"):
             call = story.calls.get(event.call) if event.call is not None else None

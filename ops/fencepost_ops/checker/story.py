@@ -206,11 +206,13 @@ class RunStory:
                 self.held[event.call] = numbers(piece)
         elif event.type == "ChildRunSettled" and event.call is not None:
             self.heard.append((event, body))
-            if (piece := self.held.pop(event.call, None)) is not None:
-                spent = numbers(body.get("used"))
-                for name in ("turns", "calls", "attempts", "children"):  # beyond it only what offsets goes
-                    spent[name] = min(spent.get(name, 0), piece.get(name, 0))
-                self.used.update(spent)
+        call = self.calls.get(event.call) if event.call is not None else None
+        if call is not None and call.state in ENDED and (piece := self.held.pop(call.id, None)) is not None:
+            # Where a person settled it and nobody knew what its run had used, its whole slice is charged.
+            spent = numbers(body["used"]) if isinstance(body.get("used"), dict) else dict(piece)
+            for name in ("turns", "calls", "attempts", "children"):  # beyond it only what offsets goes
+                spent[name] = min(spent.get(name, 0), piece.get(name, 0))
+            self.used.update(spent)
 
     def holds(self, event: EventRow) -> bool:
         """Whether it was recorded under the last term of the run, or of one of its calls."""

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from fencepost import joins, lineage, operations, slices
 from fencepost.budgets import Budget, Usage, budget_of
+from fencepost.children import USUAL
 from fencepost.clock import rfc3339
 from fencepost.commands import ClaimCall
 from fencepost.contracts import Contract, Effect
@@ -22,7 +23,7 @@ from fencepost.events import EventType
 from fencepost.joins import Join
 from fencepost.operations import Operation, Rule
 from fencepost.proposals import Rejected, Validated
-from fencepost.states import CALL_UNSENT, CALL_UNSETTLED, CallState, RunStatus
+from fencepost.states import CALL_UNSENT, CALL_UNSETTLED, RUN_ENDS, CallState, RunStatus
 from fencepost.subjects import Call
 from fencepost.tools import Tool
 
@@ -46,7 +47,18 @@ def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | No
     if call.compensates:
         return tool.child.budget
     usage = replace(usage, attempts=usage.attempts + 1)  # this one's own
-    return slices.carve(budget_of(fold.run.request), usage, fold.run.below, tool.child.budget)
+    wanted, below = tool.child.budget, fold.run.below
+    starting = sum(_to_start(fold, one, call.turn) for one in fold.view.open_calls())
+    may, usual = budget_of(fold.run.request), wanted == USUAL
+    return slices.carve(may, usage, below, wanted, starting=starting, usual=usual)
+
+
+def _to_start(fold: Fold, call: Call, turn: int) -> bool:
+    """Whether it is a call of this turn whose run is still to be started."""
+    if call.turn != turn or call.state not in CALL_UNSENT or call.compensates:
+        return False
+    tool = fold.known.tool(call.tool, call.tool_version)
+    return tool is not None and tool.child is not None
 
 
 def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget, deadline: datetime) -> None:
@@ -90,6 +102,14 @@ def _starts(fold: Fold, proposal: Validated) -> bool:
 def optional(proposal: Validated | Rejected) -> Validated | Rejected:
     """A proposal whose failure stops nothing."""
     return replace(proposal, required=False) if isinstance(proposal, Validated) else proposal
+
+
+def known_use(fold: Fold, call: Call) -> dict[str, Any]:
+    """What a person's word on the call tells of its run's use; nothing where that run may still go on."""
+    child = fold.children.get(call.child) if call.child is not None else None
+    if child is None or child.run.status not in RUN_ENDS or child.run.open:
+        return {}
+    return {"used": slices.used_by(child.run)}
 
 
 def hurry(fold: Fold) -> None:

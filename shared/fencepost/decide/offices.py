@@ -21,7 +21,7 @@ from fencepost.commands import (
     RequestCancel,
     Sweep,
 )
-from fencepost.decide import by_two
+from fencepost.decide import by_two, children
 from fencepost.decide.compensate import accept, ask_again, cannot_offset
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
@@ -96,6 +96,7 @@ def _decide(fold: Fold, call: Call, command: DecideRepair, more: dict[str, Any])
         "result": call.result,
         "preview": call.preview,
         "fence": call.fence + 1,
+        **children.known_use(fold, call),
         **({"login": command.login} if command.login is not None else {}),
         **({"compensate": True} if offset else {}),
         **more,

@@ -344,7 +344,7 @@ def load(
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
     depends = watched or health.depends(batch)
-    starts = any(isinstance(x, c.ClaimDoubt) and x.starts for x in batch)
+    starts = any(isinstance(x, c.DecideRepair) or (isinstance(x, c.ClaimDoubt) and x.starts) for x in batch)
     children = connection.execute(READ_CHILDREN, args) if starts else ()
     depended = connection.execute(health.READ_DEPENDENCIES, args) if depends else ()
     rest = connection.execute(READ_REST, args)

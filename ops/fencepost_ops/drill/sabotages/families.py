@@ -43,7 +43,7 @@ _CANCELLED: Final = Event(at_s=1, do="cancel", run=0)
 
 
 def _whatever_is_wanted(_carve: Made) -> Made:
-    return lambda _budget, _usage, _below, wanted: wanted
+    return lambda _budget, _usage, _below, wanted, **_how: wanted
 
 
 def _nothing_held(_hold: Made) -> Made:
