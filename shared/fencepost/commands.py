@@ -193,10 +193,12 @@ class RecordTurn(Command):
     `spent` is what a model used, None for a planner that is none; `said` is kept in the event beside it (the
     model, its request's id, the digest of what it was told); `markers` are the patches this turn met. `scope`
     as of a claim. `join` is how long it waits for the runs it starts; `signals` how many it was told of.
+    `seen` is the number of the event up to which it was told of its run's calls.
     """
 
     term: Term
     turn: int
+    seen: int
     proposals: tuple[Validated | Rejected, ...] = ()
     call_ids: tuple[UUID, ...] = ()
     finish: Payload | None = None

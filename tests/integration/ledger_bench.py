@@ -202,8 +202,9 @@ class Bench:
         number = self.run(run).turn + 1
         checked = [self.validated(run, number, n, tool, **args) for n, (tool, args) in enumerate(proposals)]
         ids = tuple(uuid7() for _ in proposals)
-        answer: Fields = {"term": claim.term, "turn": number, "proposals": tuple(checked), "call_ids": ids}
-        return c.RecordTurn(**self.base(run), **answer)
+        seen = self.run(run).seq
+        answer: Fields = {"term": claim.term, "turn": number, "seen": seen, "proposals": tuple(checked)}
+        return c.RecordTurn(**self.base(run), **answer, call_ids=ids)
 
     def plan(self, run: UUID, *proposals: tuple[str, dict[str, Any]]) -> list[UUID]:
         """Claim the run and record a turn with these proposals; the calls' ids."""

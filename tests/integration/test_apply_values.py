@@ -88,7 +88,9 @@ def test_a_planner_a_person_and_a_rejected_proposal_may_say_anything(bench: Benc
     bench.one(claim)
     strange = Rejected(1, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
     said: dict[str, Any] = {"proposals": (strange,), "call_ids": (uuid7(),), "objection": HOSTILE}
-    assert bench.one(c.RecordTurn(**bench.base(run), term=claim.term, turn=1, **said)) == c.Done("ACTING")
+    assert bench.one(c.RecordTurn(**bench.base(run), term=claim.term, turn=1, seen=0, **said)) == c.Done(
+        "ACTING"
+    )
     assert bench.call(said["call_ids"][0]).tool == VISIBLE
     assert bench.one(c.RequestCancel(**bench.base(run), by=HOSTILE, reason=HOSTILE)) == c.Done("STOPPED")
     assert bench.events(run)[-1].principal == VISIBLE

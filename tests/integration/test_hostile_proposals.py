@@ -41,7 +41,7 @@ def turn(bench: Bench, run: UUID, proposals: list[Proposal]) -> list[UUID]:
         for n, p in enumerate(proposals)
     )
     ids = tuple(uuid7() for _ in proposals)
-    record = c.RecordTurn(**bench.base(run), term=claim.term, turn=1, proposals=checked, call_ids=ids)
+    record = c.RecordTurn(**bench.base(run), term=claim.term, turn=1, seen=0, proposals=checked, call_ids=ids)
     assert isinstance(bench.one(record), c.Done)
     return list(ids)
 

@@ -75,7 +75,9 @@ class Fleet:
         return self.bench.events(run)[-1]
 
     def answer(self, run: UUID, term: c.Term) -> None:
-        turn = c.RecordTurn(**self.bench.base(run), term=term, turn=1, scope=self.scope, spent=Spent(5))
+        turn = c.RecordTurn(
+            **self.bench.base(run), term=term, turn=1, seen=0, scope=self.scope, spent=Spent(5)
+        )
         assert self.ledger.apply([turn]) == [c.Done("ACTING")]
 
     def fail(self, how: How, times: int) -> None:

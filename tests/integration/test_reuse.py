@@ -177,7 +177,7 @@ def test_another_tenants_equal_key_is_another_key(bench: Bench) -> None:
     assert isinstance(proposal, Validated)
     same = replace(proposal, operation=key)  # even a forged equal key
     base: dict[str, Any] = {**bench.base(there[0]), "tenant": "other"}
-    record = c.RecordTurn(**base, term=claim.term, turn=1, proposals=(same,), call_ids=(base["id"],))
+    record = c.RecordTurn(**base, term=claim.term, turn=1, seen=0, proposals=(same,), call_ids=(base["id"],))
     assert bench.one(record) == c.Done("ACTING")
     assert not bench.call(base["id"]).waits
     owners = bench.sql("SELECT tenant, call FROM fencepost.operations WHERE key = %s ORDER BY tenant", key)

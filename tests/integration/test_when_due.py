@@ -61,7 +61,7 @@ def test_a_turn_with_too_many_proposals_is_no_turn(bench: Bench) -> None:
     turn = bench.turn(run, claim)
     many = tuple(Rejected(1, "schema", "no", "wallet.debit", str(n), "{}") for n in range(257))
     too_many = c.RecordTurn(
-        **bench.base(run), term=claim.term, turn=1, proposals=many, call_ids=turn.call_ids
+        **bench.base(run), term=claim.term, turn=1, seen=0, proposals=many, call_ids=turn.call_ids
     )
     assert bench.one(too_many) == c.Done("PLANNING")
     lost = bench.events(run)[-1]

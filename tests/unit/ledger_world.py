@@ -235,7 +235,7 @@ class World:
             return c.RecordPlanLost(**base, term=term, code="timeout", message="no answer")
         if not self.faults or self.rng.random() < 0.3:
             done = c.Payload(hashlib.sha256(b"ok").hexdigest(), b"ok", "ok")
-            return c.RecordTurn(**base, term=term, turn=number, finish=done, payloads=(done,))
+            return c.RecordTurn(**base, term=term, turn=number, seen=run.seq, finish=done, payloads=(done,))
         choose = self.rng.choice
         wanted = [(choose(self.tools), choose(self.things)) for _ in range(self.rng.randint(0, 3))]
         amounts = [100, 100, 100, 200]
@@ -251,7 +251,7 @@ class World:
             for n, (tool, order_) in enumerate(wanted)
         )
         ids = tuple(self.base(run.id)["id"] for _ in proposals)
-        return c.RecordTurn(**base, term=term, turn=number, proposals=proposals, call_ids=ids)
+        return c.RecordTurn(**base, term=term, turn=number, seen=run.seq, proposals=proposals, call_ids=ids)
 
     def _compensation(self, order: c.Offset, term: c.Term) -> c.Command:
         forward, tool = order.forward, TOOLS[order.forward.tool]

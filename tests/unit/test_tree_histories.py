@@ -90,7 +90,7 @@ class Family(World):
             proposals.append(validate(Proposal(tool, args), tools=TOOLS, tenant=TENANT, **place))
         ids = tuple(self.base(run.id)["id"] for _ in proposals)
         said: Fields = {"proposals": tuple(proposals), "call_ids": ids, "join": self.rng.choice(JOINS)}
-        return c.RecordTurn(**base, term=term, turn=number, **said)
+        return c.RecordTurn(**base, term=term, turn=number, seen=run.seq, **said)
 
     def check(self) -> None:
         """One run per call; and no run, nor any tree, has used or holds more than its budget (I13)."""

@@ -154,9 +154,11 @@ class Planner(Role):
             with self.worker.interruptible():
                 turn, tools = await self._proposed(plan, held, spec, context, kept)
             fault("planner.after_model")
+            # It was read after the claim, so all that had happened until then is in it.
+            fields["seen"] = max(run.seq, known.version)
             return self._recorded(plan, fields, spec, context, turn, tools)
         except models.NoTurn as lost:
-            log.info("run %s: %s: %s", run.id, lost.code, lost.message)
+            log.info("run %s: a model gave no turn: %s", run.id, lost.code)
             return c.RecordPlanLost(
                 **fields,
                 code=lost.code,

@@ -179,25 +179,18 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         **settled(run, command.spent),
         **_said(command),
     }
-    done = command.finish is not None and not command.proposals and not run.open
-    unheard = fold.signals - command.signals
-    if done and command.objection is None and not unheard and command.finish is not None:
-        body = {**answer, "result": command.finish.digest, "preview": command.finish.preview}
-        fold.emit(E.RUN_COMPLETED, body)
+    finish = command.finish if not command.proposals else None
+    objection = command.objection or (_unfinished(fold, command) if finish is not None else None)
+    if finish is not None and objection is None:
+        fold.emit(E.RUN_COMPLETED, answer | {"result": finish.digest, "preview": finish.preview})
         return Done(fold.run.status)
-    objection = command.objection
-    if done and unheard:  # whoever sent them was told that they would be seen
-        objection = objection or f"{unheard} signals came while it was asked: it is done once it knows them"
-    waits = command.finish is not None and not command.proposals and bool(run.open)
-    if waits:
-        objection = objection or f"{run.open} calls are still open: it is done once they have ended"
     said: dict[str, Any] = {"proposals": len(command.proposals), "objection": objection}
     if command.markers:
         said["markers"] = list(command.markers)
     pairs = list(zip(command.call_ids, command.proposals, strict=True))
     joined = children.joined(fold, pairs, command.join)
     fold.emit(E.MODEL_RESPONSE_RECORDED, answer | said | ({"join": joined} if joined else {}))
-    if waits:
+    if finish is not None and run.open:
         _await(fold)
     wanted = len(command.proposals)
     used = exhausted(budget(fold), usage(fold), next="calls", n=wanted) if wanted else None
@@ -212,6 +205,18 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
         if isinstance(proposal, Validated) and fold.forward:
             after_call(fold, call_id)
     return Done(fold.run.status)
+
+
+def _unfinished(fold: Fold, command: RecordTurn) -> str | None:
+    """Why a run is not done although it says so: something is open, or has come that it was not told of."""
+    run, unheard = fold.run, fold.signals - command.signals
+    if run.open:
+        return f"{run.open} calls are still open: it is done once they have ended"
+    if unheard:  # whoever sent them was told that they would be seen
+        return f"{unheard} signals came while it was asked: it is done once it knows them"
+    if run.seq > command.seen:  # whoever agreed that it is done did not see how that ended
+        return "a call has moved since it was asked: it is done once it knows"
+    return None
 
 
 def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
