@@ -177,9 +177,9 @@ COUNTED = {
     "calls_sum",
     "bytes",
 }
-COUNTED |= {"detached", "below", "written"}
+COUNTED |= {"detached", "written"}
 """What the outcome of a call changes in its run."""
-TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost"}
+TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost", "below"}
 """What needs no word but the event that says so."""
 
 
@@ -231,6 +231,15 @@ def test_what_models_use_and_hold_moves_by_what_events_say(
     silent = {"seq": seq, "head_hash": head, **dict(zip(MONEY, after, strict=True))}
     unsaid = planning.attack.update("runs", planning.run, silent)
     assert unsaid == "FP002", "an event of the run is presented, whatever it changes"
+
+
+@pytest.mark.parametrize("kind", [E.MODEL_RESPONSE_RECORDED, E.RUN_COMPLETED])
+def test_what_a_model_spends_first_is_not_passed_over(planning: RunTarget, kind: EventType) -> None:
+    seq, _, head = planning.attack.event(planning.run, None, kind, body=SPENT)
+    change = presented("term") | {"seq": seq, "head_hash": head}
+    for role in (WORKER, OWNER):
+        assert planning.attack.update("runs", planning.run, change, role) == "FP004"
+    assert planning.attack.update("runs", planning.run, change | {"tokens": 5, "cost": 7}) is None
 
 
 def test_a_count_of_fruitless_turns_rises_with_a_turn_alone(planning: RunTarget) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fencepost.ledger.guards.below import BELOW
 from fencepost.ledger.guards.cancels import only_cancels
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
@@ -60,24 +61,26 @@ _UNCHANGING = f"""
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
-        IF (OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, NEW.tokens, NEW.cost, NEW.held_tokens,
-                NEW.held_cost) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
-            SELECT coalesce(sum((e.body #>> '{{spent,tokens}}')::bigint), 0) AS tokens,
-                   coalesce(sum((e.body #>> '{{spent,cost}}')::bigint), 0) AS cost,
-                   count(*) AS told, max(e.seq) AS last INTO asked
-            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.call IS NULL
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ({_OF_MODELS});
+        SELECT coalesce(sum((e.body #>> '{{spent,tokens}}')::bigint) FILTER (WHERE of_models), 0) AS tokens,
+               coalesce(sum((e.body #>> '{{spent,cost}}')::bigint) FILTER (WHERE of_models), 0) AS cost,
+               count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
+               bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
+        FROM fencepost.events e CROSS JOIN LATERAL (
+            SELECT e.call IS NULL AND e.type IN ({_OF_MODELS}) AS of_models) AS m
+        WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq;
+        IF asked.told > 0 THEN
             SELECT coalesce((e.body #>> '{{held,tokens}}')::bigint, 0) AS tokens,
                    coalesce((e.body #>> '{{held,cost}}')::bigint, 0) AS cost INTO holds
             FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.last;
-            IF (NEW.tokens, NEW.cost) <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost)
-               OR (asked.told = 0
-                   AND (NEW.held_tokens, NEW.held_cost) <> (OLD.held_tokens, OLD.held_cost))
-               OR (asked.told > 0 AND (NEW.held_tokens, NEW.held_cost) <> (holds.tokens, holds.cost)) THEN
-                RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
-                    USING ERRCODE = 'FP004';
-            END IF;
+        ELSE
+            SELECT OLD.held_tokens AS tokens, OLD.held_cost AS cost INTO holds;
         END IF;
+        IF (NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost)
+           <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost, holds.tokens, holds.cost) THEN
+            RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+{BELOW.strip(chr(10))}
 """
 
 _PRESENTED = f"""
@@ -173,7 +176,7 @@ BEGIN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
            OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers) <> 0
            OR (NEW.awaiting, NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.bytes, NEW.fruitless,
-               NEW.detached) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
+               NEW.detached, NEW.unknowns) <> (0, 0, 0, 0, 0, 0, 0, 0, 0) THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

@@ -8,7 +8,7 @@ ALTER TABLE fencepost.runs
     ADD COLUMN detached integer DEFAULT 0 NOT NULL, ADD COLUMN depth integer DEFAULT 0 NOT NULL,
     ADD COLUMN outages integer DEFAULT 0 NOT NULL, ADD COLUMN written integer DEFAULT 1 NOT NULL,
     ADD COLUMN root uuid, ADD COLUMN parent uuid, ADD COLUMN parent_call uuid, ADD COLUMN below text,
-    ADD COLUMN markers text, ADD COLUMN traceparent text;
+    ADD COLUMN markers text, ADD COLUMN traceparent text, ADD COLUMN unknowns integer DEFAULT 0 NOT NULL;
 -- Which run a call has started, and whether its turn still waits for it.
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
 -- The tree a row belongs to, which is the trace of whatever is done about it; none for a root's own rows.
@@ -497,14 +497,21 @@ BEGIN
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state
                 WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+                    AND (NEW.state NOT IN ('FAILED', 'ACCEPTED_UNKNOWN') OR NOT EXISTS (
+                        SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = OLD.child
+                            AND (r.status <> 'STOPPED' OR r.open <> 0
+                                OR (NEW.state = 'FAILED' AND (r.effects, r.unknowns) <> (0, 0))
+                                OR (r.effects > 0 AND NEW.compensates IS NULL))))
                 WHEN 'ChildRunSettled' THEN via = 'claim'
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
                     AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
-                        AND r.id = OLD.child AND r.open = 0 AND CASE r.status
+                        AND r.id = OLD.child AND r.open = 0
+                        AND coalesce((said.body ->> 'unknown')::bigint, 0) = r.unknowns AND CASE r.status
                             WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
                                 AND NEW.result IS NOT DISTINCT FROM r.result
-                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = (r.effects = 0)
+                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = ((r.effects, r.unknowns) = (0, 0))
+                                AND (NEW.state = 'FAILED' OR NEW.compensates IS NULL)
                             ELSE false END)
                 ELSE false END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
@@ -544,7 +551,7 @@ BEGIN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
            OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers) <> 0
            OR (NEW.awaiting, NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.bytes, NEW.fruitless,
-               NEW.detached) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
+               NEW.detached, NEW.unknowns) <> (0, 0, 0, 0, 0, 0, 0, 0, 0) THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
@@ -605,23 +612,50 @@ BEGIN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
-        IF (OLD.tokens, OLD.cost, OLD.held_tokens, OLD.held_cost, NEW.tokens, NEW.cost, NEW.held_tokens,
-                NEW.held_cost) <> (0, 0, 0, 0, 0, 0, 0, 0) THEN
-            SELECT coalesce(sum((e.body #>> '{spent,tokens}')::bigint), 0) AS tokens,
-                   coalesce(sum((e.body #>> '{spent,cost}')::bigint), 0) AS cost,
-                   count(*) AS told, max(e.seq) AS last INTO asked
-            FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.call IS NULL
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ModelOutcomeUnknown', 'ModelRequestStarted', 'ModelResponseRecorded', 'RunCompleted');
+        SELECT coalesce(sum((e.body #>> '{spent,tokens}')::bigint) FILTER (WHERE of_models), 0) AS tokens,
+               coalesce(sum((e.body #>> '{spent,cost}')::bigint) FILTER (WHERE of_models), 0) AS cost,
+               count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
+               bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
+        FROM fencepost.events e CROSS JOIN LATERAL (
+            SELECT e.call IS NULL AND e.type IN ('ModelOutcomeUnknown', 'ModelRequestStarted', 'ModelResponseRecorded', 'RunCompleted') AS of_models) AS m
+        WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq;
+        IF asked.told > 0 THEN
             SELECT coalesce((e.body #>> '{held,tokens}')::bigint, 0) AS tokens,
                    coalesce((e.body #>> '{held,cost}')::bigint, 0) AS cost INTO holds
             FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.last;
-            IF (NEW.tokens, NEW.cost) <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost)
-               OR (asked.told = 0
-                   AND (NEW.held_tokens, NEW.held_cost) <> (OLD.held_tokens, OLD.held_cost))
-               OR (asked.told > 0 AND (NEW.held_tokens, NEW.held_cost) <> (holds.tokens, holds.cost)) THEN
-                RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
-                    USING ERRCODE = 'FP004';
-            END IF;
+        ELSE
+            SELECT OLD.held_tokens AS tokens, OLD.held_cost AS cost INTO holds;
+        END IF;
+        IF (NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost)
+           <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost, holds.tokens, holds.cost) THEN
+            RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'CallDetached', 'ChildRunSettled', 'ChildRunStarted', 'ModelResponseRecorded', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')) THEN
+            RAISE EXCEPTION 'run %: what its children hold and have used moves with their events', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF (asked.children OR NEW.below IS DISTINCT FROM OLD.below) AND (EXISTS (
+                SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'held') AS o (held_by, piece)
+                FULL JOIN jsonb_each(NEW.below::jsonb -> 'held') AS n (held_by, piece) USING (held_by)
+                WHERE o.piece IS DISTINCT FROM n.piece AND NOT EXISTS (
+                    SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.call::text = held_by
+                    AND CASE WHEN n.piece IS NULL THEN e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')
+                        ELSE o.piece IS NULL AND e.type = 'ChildRunStarted'
+                            AND e.body::jsonb -> 'held' = n.piece END))
+            OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND CASE e.type
+                WHEN 'ChildRunSettled' THEN NEW.below::jsonb -> 'held' -> e.call::text IS NOT NULL
+                WHEN 'ChildRunStarted' THEN e.body -> 'held' IS NOT NULL
+                    AND NEW.below::jsonb -> 'held' -> e.call::text IS NULL AND NOT EXISTS (
+                        SELECT 1 FROM fencepost.events l WHERE l.run = e.run AND l.tenant = e.tenant
+                        AND l.seq > e.seq AND l.seq <= NEW.seq AND l.call = e.call
+                        AND l.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))
+                ELSE false END)
+            OR EXISTS (SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'used') AS o (name, used)
+                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true))) THEN
+            RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end', NEW.id
+                USING ERRCODE = 'FP004';
         END IF;
     -- A call's outcome counts in its run without a word; everything else is presented.
     IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
