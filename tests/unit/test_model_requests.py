@@ -105,3 +105,41 @@ def test_a_later_model_with_a_wider_window_is_asked_instead() -> None:
     heads, lost = asyncio.run(ask())
     assert len(heads) == 1
     assert (lost.code, lost.stop) == ("context_exceeded", None)
+
+
+# -- whose headers -------------------------------------------------------------------------------------------
+
+ENVIRONMENT = {
+    "ANTHROPIC_API_KEY": "theirs-1",
+    "ANTHROPIC_AUTH_TOKEN": "theirs-2",
+    "ANTHROPIC_CUSTOM_HEADERS": "X-Theirs: theirs-3",
+    "OPENAI_ADMIN_KEY": "theirs-4",
+    "OPENAI_API_KEY": "theirs-5",
+    "OPENAI_CUSTOM_HEADERS": "X-Theirs: theirs-6",
+    "OPENAI_ORG_ID": "theirs-7",
+    "OPENAI_PROJECT_ID": "theirs-8",
+    "OPENAI_WEBHOOK_SECRET": "theirs-9",
+}
+
+
+@pytest.mark.parametrize("key", ["", "env:MY_KEY"])
+@pytest.mark.parametrize("wire", WIRES)
+def test_what_the_environment_says_to_an_sdk_goes_to_nobody(
+    wire: Wire, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {**ENVIRONMENT, "MY_KEY": KEY}.items():
+        monkeypatch.setenv(name, value)
+
+    async def ask() -> str:
+        async with provider() as asked:
+            via = App("asked").dependency("provider", asked.url, headers={"X-Ours": "ours"})
+            model = ModelSpec(name="m", wire=wire, model="m", dependency=via.spec, key=key)
+            providers = Providers()
+            await providers.ask(model, {"model": "m"}, 5, NOW)
+            await providers.aclose()
+            return asked.heads[0]
+
+    head = asyncio.run(ask())
+    assert "theirs" not in head.lower()
+    assert "x-ours: ours" in head.lower()
+    assert (KEY in head) is bool(key)

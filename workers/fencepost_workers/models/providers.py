@@ -1,8 +1,8 @@
 """Asking a provider: one request through the official SDK, its raw events put down, nothing tried again (R4).
 
 One client per model and process, made on the loop that uses it when it is first used. Keys and addresses are
-read anew for each request; a changed one makes a new client. Requests follow no redirect and no proxy of the
-environment. Whatever fails is an answer like any other (`Heard`), with the code an outcome would have.
+read anew for each request; a changed one makes a new client. Requests follow no redirect, and nothing is sent
+that the environment says to an SDK: no proxy, no header, no organisation. Whatever fails is an answer like any other (`Heard`), with the code an outcome would have.
 """
 
 from __future__ import annotations
@@ -175,6 +175,8 @@ def _made(
         client = sdk.AsyncAnthropic(**options, open_telemetry=False)
     else:
         client = sdk.AsyncOpenAI(**options)
+        client.organization = client.project = client.admin_api_key = client.webhook_secret = None
+    client._custom_headers = dict(headers)  # noqa: SLF001 - it has read those of the environment too
     errors = (sdk.APIError, httpx2.HTTPError)
     return _Client(made_with, client, sdk.AsyncStream[object], errors, credentials)
 
