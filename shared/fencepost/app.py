@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from fencepost.allowances import Allowance, AllowanceOptions, read
 from fencepost.authority import AllowList, Authority, Grant
+from fencepost.authority.allowlist import matches
 from fencepost.books import BookReader
 from fencepost.children import ChildOptions, ChildTool, declare_child, orphans
 from fencepost.contracts import Effect
@@ -308,7 +309,17 @@ class App:
         found = [
             problem for key in sorted(self.registry) for problem in problems_of(self.registry[key], grants)
         ]
-        return found + orphans(self.registry.values(), self.planner_versions)
+        return found + orphans(self.registry.values(), self.planner_versions) + self._told_of_nothing()
+
+    def _told_of_nothing(self) -> list[str]:
+        """Patterns of agents that fit no tool: a misspelt one would leave its model without."""
+        return [
+            f"agent {name} version {version}: tools=[{pattern!r}] fits no tool of this app"
+            for (name, version), spec in sorted(self._planners.items())
+            if spec.agent is not None
+            for pattern in spec.agent.tools
+            if pattern != "*" and not any(matches(pattern, tool) for tool, _ in self.registry)
+        ]
 
 
 Entry = TypeVar("Entry")

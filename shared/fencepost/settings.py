@@ -161,7 +161,8 @@ class Settings(BaseSettings):
     def need(self, *names: str) -> None:
         """UsageError, naming the variables, if one of these settings is empty."""
         if missing := [PREFIX + name.upper() for name in names if not getattr(self, name)]:
-            raise UsageError(f"set {' and '.join(missing)}")
+            hint = ", or read DATA/env of a fleet that is up" if "FENCEPOST_DSN" in missing else ""
+            raise UsageError(f"set {' and '.join(missing)}{hint}")
 
     def described(self) -> Iterator[tuple[str, str, str]]:
         """Variable, value without passwords, and meaning of every setting."""

@@ -147,4 +147,4 @@ def grounding(session: Session, run: str, tenant: str | None, as_json: bool) -> 
         for one in grounds
     ]
     columns = ["TURN>", "TOOL", "SOURCE", "ID", "VERSION", "AS OF!", ""]
-    print_table(columns, rows, empty=f"run {found} rests on no document and on no memory")
+    print_table(columns, rows, empty=f"run {found} itself rests on no document and on no memory")

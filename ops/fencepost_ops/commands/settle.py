@@ -11,6 +11,7 @@ from fencepost.commands import COMPENSATE, CONFIRM, LEAVE, OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
+from fencepost_ops.commands.blocked import by_run
 from fencepost_ops.commands.bulk import parse_where, repair_where
 from fencepost_ops.commands.durations import DURATION
 from fencepost_ops.commands.output import print_json
@@ -195,6 +196,10 @@ def repin(session: Session, run: str, to: int, reason: str, by: str, tenant: str
     with session.client() as client:
         info = client.repin(run_id, to, by, reason)
     click.echo(f"run {info.run_id} is planned by {info.planner} version {info.planner_version} from now on")
+    with session.connection() as connection:
+        missing = by_run(connection, session.settings("dsn"), [run_id]).get(run_id)
+    if missing is not None:
+        click.echo(f"it waits: {missing.reason}", err=True)
 
 
 @click.command()
