@@ -392,3 +392,13 @@ def test_a_call_that_a_person_settles_holds_no_slice_any_more(family: Bench, *, 
         story.tell(cast("EventRow", event), event.data)
     told_of = {name: story.beneath(name) for name in slices.SHARED}
     assert told_of == slices.amounts(family.run(run).below), "the checker counts as the kernel does"
+
+
+def test_a_required_run_that_the_budget_refuses_stops_its_parent_by_the_limits_name(family: Bench) -> None:
+    run = family.start(budget='{"turns": 4}')
+    (call,) = family.plan(run, ("wallet.must", {"topic": family.order()}))
+    refused = replace(family.claim_call(run, call), child=uuid7(), request=None)
+    assert family.one(refused) == c.Done("REJECTED")
+    one = family.run(run)
+    assert (one.status, one.stop_reason, one.stop_detail) == ("STOPPED", "budget_exhausted", "turns")
+    assert family.call(call).error == "budget: turns: the child may use 4, and 3 are left of 4"

@@ -141,7 +141,7 @@ def test_an_attempt_that_fails_again_and_again_does_not_grow_a_history_without_e
         bench.ahead(1)
     assert why(bench, run)[0] == "history_limit"
     assert (bench.status(run), bench.state(call)) == ("STOPPED", "REJECTED")
-    assert "may not go on (events: the history has" in (bench.call(call).error or "")
+    assert (bench.call(call).error or "").startswith("history_limit: the run may not go on (events: the hist")
 
 
 @contextmanager

@@ -189,7 +189,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     if isinstance(piece := children.piece(fold, call, tool, usage(fold)), str):
         if not call.required:  # the planner is told
             return _reject(fold, call, 8, "budget", piece, fence)
-        return _spent(fold, call, piece, piece, fence)
+        return _spent(fold, call, piece, piece.partition(":")[0], fence)
     if (why_not := prints.drifted(call)) is not None:
         return _reject(fold, call, 5, "request_changed", why_not, fence)
     if call.request is None and command.request is None and tool.sends_request:
@@ -225,7 +225,8 @@ def _spent(
     fence: int,
     reason: StopReason = StopReason.BUDGET_EXHAUSTED,
 ) -> Answer:
-    fold.emit(E.PROPOSAL_REJECTED, rejection(8, "budget", message) | {"fence": fence}, call=call.id)
+    code = "budget" if reason == StopReason.BUDGET_EXHAUSTED else str(reason)
+    fold.emit(E.PROPOSAL_REJECTED, rejection(8, code, message) | {"fence": fence}, call=call.id)
     stop(fold, reason, detail)
     fold.present_run_by(call.id)
     return Done(fold.call(call.id).state)
