@@ -172,6 +172,8 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
     fruit: Changes = {"fruitless": 0} if fact.event.type in _FRUIT and not new.compensates else {}
     waited = (new.detached and new.state not in CALL_ENDS) - (old.detached and old.state not in CALL_ENDS)
     beside: Changes = fruit | ({"detached": run.detached + waited} if waited else {})
+    if (unknowns := _unknowns(run, old, new, fact)) != run.unknowns:
+        beside["unknowns"] = unknowns
     if old.state == new.state:
         return beside
     opened = (new.state not in CALL_ENDS) - (old.state not in CALL_ENDS)
@@ -188,6 +190,16 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
         "ready_at": fact.at if woken else run.ready_at,
         **beside,
     }
+
+
+def _unknowns(run: Run, old: Call, new: Call, fact: Fact) -> int:
+    """Effects nobody knows of: its own, and those that the end of a run below it tells."""
+    told: int = fact.data.get("unknown", 0) if fact.event.type == E.CHILD_RUN_SETTLED else 0
+    if new.effect == "read" or old.state == new.state or C.ACCEPTED_UNKNOWN not in {old.state, new.state}:
+        return run.unknowns + told
+    if new.state == C.ACCEPTED_UNKNOWN:
+        return run.unknowns + (fact.event.version >= COUNTED_FROM)
+    return max(0, run.unknowns - 1)  # one of the first versions was not counted
 
 
 def _own_effect(call: Call) -> int:

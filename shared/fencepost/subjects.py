@@ -33,7 +33,8 @@ class Run:
     waits for. `root`, `parent`, `parent_call` and `depth` say where in a tree of runs it stands (a root has
     none of the three and depth 0), `below` what its children may use and have used; `markers`: the patches it
     has met; `traceparent`: the trace its producer asked from; `written`: the newest version of its events,
-    which a process has to know to take it on.
+    which a process has to know to take it on; `unknowns`: effects of which persons accepted that nobody
+    knows, its own and those of runs below it that have ended.
     """
 
     tenant: str
@@ -84,6 +85,7 @@ class Run:
     traceparent: str | None = None
     outages: int = 0
     written: int = 1
+    unknowns: int = 0
 
 
 @dataclass(frozen=True, slots=True)

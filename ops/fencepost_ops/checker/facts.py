@@ -57,6 +57,7 @@ class RunRow:
     held_cost: int = 0
     bytes: int = 0
     fruitless: int = 0
+    unknowns: int = 0
     may_tokens: int | None = None
     may_cost: int | None = None
     may_events: int = 50_000

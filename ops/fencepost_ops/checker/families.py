@@ -4,11 +4,12 @@
 |---|---|
 | I1 | one run per call at most; of one key, one that was not settled as a failure |
 | I2 | each run below another was named by an event of its parent, before it was there |
-| I4 | a call is settled by the end of its run as that end was: its result, or a failure without effects |
+| I4 | a call is settled by the end of its run as that end was: its result, or a failure that left nothing |
 | I10 | a run ends before the one above it, but for what offsets an effect |
 | I11 | it acts for the principal of the run above it |
 
-Of runs that were not read nothing is asked. That what they use adds up is I13's.
+What was to offset an effect did so only where its run COMPLETED; what comes to light of a run later reopens
+its call (R9). Of runs that were not read nothing is asked. That what they use adds up is I13's.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Families:
     """What histories tell of the runs below theirs."""
 
     born: dict[Key, tuple[EventRow, CallStory | None]] = field(default_factory=dict)
-    heard: list[tuple[EventRow, dict[str, Any], UUID]] = field(default_factory=list)
+    heard: list[tuple[EventRow, dict[str, Any], UUID, CallStory]] = field(default_factory=list)
     twice: list[EventRow] = field(default_factory=list)
     keys: Counter[tuple[str, str]] = field(default_factory=Counter)
 
@@ -53,7 +54,7 @@ class Families:
                 self.keys[key[0], call.operation] += 1
         for event, body in story.heard:
             if event.call in of_call:
-                self.heard.append((event, body, of_call[event.call]))
+                self.heard.append((event, body, of_call[event.call], story.calls[event.call]))
 
     def judge(self, findings: Findings, tables: Tables) -> None:
         """Hold it against the rows."""
@@ -88,9 +89,12 @@ class Families:
                 yield at(event, f"it started run {child}, and there is none")
 
     def _misheard(self, tables: Tables) -> Iterator[Violation]:
-        for event, body, child in self.heard:
+        asked = {(row.tenant, row.subject) for row in tables.outbox}
+        for event, body, child, call in self.heard:
             run = tables.runs.get((event.tenant, child))
-            if run is not None and (wrong := _otherwise(run, body)) is not None:
+            stands = call.state == body.get("to") and (event.tenant, call.id) not in asked
+            offsets = call.compensates is not None
+            if run is not None and (wrong := _otherwise(run, body, stands, offsets)) is not None:
                 yield at(event, f"it was settled by the end of run {child}, {wrong}")
 
     def _outlives(self, tables: Tables) -> Iterator[Violation]:
@@ -117,8 +121,11 @@ class Families:
                 yield run, parent, self.born.get(key, (None, None))[1]
 
 
-def _otherwise(run: RunRow, body: dict[str, Any]) -> str | None:
-    """What of a call's end is not so by its run's; a stopped one may have been taken up again since."""
+def _otherwise(run: RunRow, body: dict[str, Any], stands: bool, offsets: bool) -> str | None:
+    """What of a call's end is not so by its run's; a stopped one may have been taken up again since.
+
+    `stands`: the call is still where that end has put it, and nobody is about to look at it again.
+    """
     to = body.get("to")
     if run.status == R.COMPLETED:
         if to != C.SUCCEEDED:
@@ -128,6 +135,8 @@ def _otherwise(run: RunRow, body: dict[str, Any]) -> str | None:
         return f"which is {run.status}"
     if body.get("status") != R.STOPPED:
         return f"told as {body.get('status')}, and it is {run.status}"
-    if run.status == R.STOPPED and run.effects and to == C.FAILED:
-        return f"as {to}, and {run.effects} of its effects are not offset"
+    if offsets and to == C.SUCCEEDED:
+        return "which gave up, as an effect that was offset"
+    if run.status == R.STOPPED and to == C.FAILED and stands and (run.effects or run.unknowns):
+        return f"as {to}, and {run.effects} of its effects are not offset, {run.unknowns} are not known"
     return None

@@ -73,6 +73,8 @@ def rows(tables: Tables) -> Iterator[Violation]:
         yield _missing(wanted[key])
     for key in has.keys() - wanted.keys():
         row = has[key]
+        if (call := tables.calls.get(key)) is not None and call.child is not None:
+            continue  # its run's end has changed since: somebody is about to look at it again
         text = (
             f"run {row.run}: the outbox has a row of {row.kind} {row.subject}, which has ended or never was"
         )

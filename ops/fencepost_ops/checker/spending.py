@@ -82,6 +82,7 @@ _NAMES = {
     "repairs": "calls that need repair",
     "awaiting": "calls that wait for an approval",
     "effects": "effects that are not offset",
+    "unknowns": "effects nobody knows of",
     "failures": "failures of its planner in a row",
 }
 
@@ -98,6 +99,7 @@ def _told(story: RunStory) -> dict[str, int]:
         "repairs": states.count(C.NEEDS_REPAIR),
         "awaiting": states.count(C.AWAITING_APPROVAL),
         "effects": sum(_effect(call) for call in story.calls.values()),
+        "unknowns": story.unknowns,
         "failures": story.failures,
     }
 

@@ -149,6 +149,7 @@ class RunStory:
     deadline: datetime | None = None
     calls: dict[UUID, CallStory] = field(default_factory=dict)
     attempts: int = 0
+    unknowns: int = 0  # effects nobody knows of: its own, and those told of runs it started
     held: dict[UUID, dict[str, int]] = field(default_factory=dict)  # by call, what its run may use
     used: Counter[str] = field(default_factory=Counter)  # what runs of its calls that have ended did
     turns: int = 0  # answers of the planner
@@ -180,7 +181,9 @@ class RunStory:
             self.strays.append(event)
         else:
             self.attempts += event.type == "ToolAttemptStarted"
+            before = call.state
             _call(call, event, body, self.status)
+            self._doubts(event, before, call)
             self._family(event, body)
         if event.worker is not None and not self.holds(event):
             subject = self.subject(event)
@@ -198,6 +201,15 @@ class RunStory:
         """What the runs it started may still use of this, or have used."""
         return self.used[name] + sum(piece.get(name, 0) for piece in self.held.values())
 
+    def _doubts(self, event: EventRow, before: str, call: CallStory) -> None:
+        """What persons accept that nobody knows; histories of the first version do not count it."""
+        if call.effect == "read" or before == call.state:
+            return
+        if call.state == C.ACCEPTED_UNKNOWN:
+            self.unknowns += event.version > 1
+        elif before == C.ACCEPTED_UNKNOWN:
+            self.unknowns = max(0, self.unknowns - 1)
+
     def _family(self, event: EventRow, body: dict[str, Any]) -> None:
         if event.type == "ChildRunStarted" and event.call is not None:
             if (child := identity(body.get("child"))) is not None:
@@ -206,6 +218,7 @@ class RunStory:
                 self.held[event.call] = numbers(piece)
         elif event.type == "ChildRunSettled" and event.call is not None:
             self.heard.append((event, body))
+            self.unknowns += numbers(body).get("unknown", 0)
         call = self.calls.get(event.call) if event.call is not None else None
         if call is not None and call.state in ENDED and (piece := self.held.pop(call.id, None)) is not None:
             # Where a person settled it and nobody knew what its run had used, its whole slice is charged.

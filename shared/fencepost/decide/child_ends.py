@@ -112,19 +112,27 @@ def _repair(fold: Fold, call: Call, reason: str) -> Answer:
 
 
 def _settle(fold: Fold, call: Call, tool: Tool, child: Child) -> None:
-    """The proof: COMPLETED is its result, STOPPED without effects is a failure, with some it is a report."""
+    """The proof: COMPLETED is its result, STOPPED with nothing left is a failure, else it is a report.
+
+    Of what was to offset an effect only COMPLETED says that it did: half of it is neither, and a person's.
+    """
     run = child.run
     body: dict[str, Any] = {"child": str(run.id), "status": run.status, "used": slices.used_by(run)}
+    if run.unknowns:
+        body["unknown"] = run.unknowns
     if run.tainted is not None or tool.taints:
         body[UNTRUSTED] = True
-    if run.status == R.STOPPED and not run.effects:
+    if nothing_left(run):
         why = f"its run stopped: {run.stop_reason}" + (f": {run.stop_detail}" if run.stop_detail else "")
         _heard(fold, call, body | {"to": C.FAILED, "message": why})
+        return
+    if (half := _half_done(call, run)) is not None:
+        _ask_person(fold, call, tool, half)
         return
     if _stopped_before(fold, call):
         # After its end a run does nothing by itself: a person says that it happened, and it is offset.
         why = f"its run {run.id} is {run.status} with effects, and was heard of after this run had stopped"
-        fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence}, call=call.id)
+        _ask_person(fold, call, tool, why)
         return
     if run.status == R.COMPLETED:
         said = {"receipt": str(run.id), "result": run.result, "preview": run.preview}
@@ -133,6 +141,25 @@ def _settle(fold: Fold, call: Call, tool: Tool, child: Child) -> None:
         fold.kept.append(report)
         said = {"receipt": str(run.id), "result": report.digest, "preview": report.preview}
     _heard(fold, call, body | {"to": C.SUCCEEDED} | said)
+
+
+def nothing_left(run: Run) -> bool:
+    """Whether a run that has ended proves that its call had no effect: none that stays, and none unknown."""
+    return run.status == R.STOPPED and not run.effects and not run.unknowns
+
+
+def _half_done(call: Call, run: Run) -> str | None:
+    """Why the end of what was to offset an effect says neither that it did nor that nothing happened."""
+    if not call.compensates or run.status == R.COMPLETED:
+        return None
+    left = f"{run.effects} effects that stay and {run.unknowns} that nobody knows of"
+    return f"its run {run.id}, which was to offset an effect, gave up with {left}: {run.stop_reason}"
+
+
+def _ask_person(fold: Fold, call: Call, tool: Tool, why: str) -> None:
+    if call.state == C.DISPATCHING:
+        mark_unknown(fold, call, tool, Unsure("child_stopped", why))
+    fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": fold.call(call.id).fence}, call=call.id)
 
 
 def _heard(fold: Fold, call: Call, body: dict[str, Any]) -> None:
@@ -144,7 +171,7 @@ def _stopped_before(fold: Fold, call: Call) -> bool:
 
 
 def _report(child: Child) -> Payload:
-    """What is said of a run that stopped and left effects: never that it failed, which would be none."""
+    """What is said of a run that stopped and left effects, or may have: never that it failed."""
     run, end = child.run, child.end
     text = body_text(
         {
@@ -155,6 +182,7 @@ def _report(child: Child) -> Payload:
             "effects": run.effects,
             "offset": list(end.get("offset", ())),
             "not_offset": list(end.get("not_offset", ())),
+            **({"unknown": run.unknowns} if run.unknowns else {}),
         }
     )
     data = text.encode()

@@ -74,7 +74,7 @@ def objection(fold: Fold, call: Call, command: DecideRepair) -> str | None:
     happened = command.decision in {C.SUCCEEDED, COMPENSATE}
     if not happened and command.decision not in {C.FAILED, C.UNKNOWN, C.ACCEPTED_UNKNOWN}:
         return f"{command.decision} is not among the decisions a person can make"
-    if (why := _disproved(fold, call, command)) is not None:
+    if (why := _disproved(fold, call, command) or _alive(fold, call, command)) is not None:
         return why
     quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
     if command.decision == C.FAILED and quiet is not None and fold.now <= quiet:
@@ -142,6 +142,27 @@ def _disproved(fold: Fold, call: Call, command: DecideRepair) -> str | None:
     happened = command.decision in {C.SUCCEEDED, COMPENSATE}
     if happened and receipts and command.receipt not in {*receipts, call.receipt}:
         return f"it is known to have been applied under another {named}; use that one"
+    return None
+
+
+def _alive(fold: Fold, call: Call, command: DecideRepair) -> str | None:
+    """What the run that the call has started says against it: that it had no effect, or that nobody knows."""
+    child = fold.children.get(call.child) if call.child is not None else None
+    if child is None or command.decision not in {C.FAILED, C.ACCEPTED_UNKNOWN}:
+        return None
+    run = child.run
+    if run.status not in RUN_ENDS or run.open:
+        return (
+            f"its run {run.id} is {run.status}: cancel that one, settle what it leaves open, then decide this"
+        )
+    if run.status == R.COMPLETED:
+        return f"its run {run.id} has COMPLETED; say that it happened"
+    left = "effect that is" if run.effects == 1 else "effects that are"
+    # Half of what was to offset an effect is neither done nor undone: that much may be left unknown.
+    if run.effects and (command.decision == C.FAILED or not call.compensates):
+        return f"its run {run.id} left {run.effects} {left} not offset; say that it happened"
+    if run.unknowns and command.decision == C.FAILED:
+        return f"what its run {run.id} did is not known to the end; say ACCEPTED_UNKNOWN, or that it happened"
     return None
 
 

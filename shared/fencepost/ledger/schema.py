@@ -116,6 +116,7 @@ runs = Table(
     col("written", Integer, default="1"),
     *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
+    col("unknowns", Integer, default="0"),
     PrimaryKeyConstraint("id", "tenant"),
     # Partial only so that a lookup by id is never planned as a walk through this one.
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.ledger.guards.approvals import APPROVALS, BORN_APPROVAL
 from fencepost.ledger.guards.cancels import only_cancels
-from fencepost.ledger.guards.children import CHILD, DETACHED, SETTLED
+from fencepost.ledger.guards.children import CHILD, DETACHED, NOT_DENIED, SETTLED
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
 
@@ -310,6 +310,7 @@ _PROOF = f"""
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state
                 WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
+{NOT_DENIED.strip(chr(10))}
 {SETTLED.strip(chr(10))}
                 ELSE false END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,

@@ -103,10 +103,23 @@ SETTLED = """
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
                     AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
-                        AND r.id = OLD.child AND r.open = 0 AND CASE r.status
+                        AND r.id = OLD.child AND r.open = 0
+                        AND coalesce((said.body ->> 'unknown')::bigint, 0) = r.unknowns AND CASE r.status
                             WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
                                 AND NEW.result IS NOT DISTINCT FROM r.result
-                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = (r.effects = 0)
+                            WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = ((r.effects, r.unknowns) = (0, 0))
+                                AND (NEW.state = 'FAILED' OR NEW.compensates IS NULL)
                             ELSE false END)
 """
-"""The end of a run is the proof of its call: COMPLETED is its result, STOPPED without effects a failure."""
+"""The end of a run is the proof of its call: COMPLETED is its result, STOPPED a failure where it left
+nothing, neither an effect nor one nobody knows of. What was to offset an effect did so where it COMPLETED.
+"""
+
+NOT_DENIED = """
+                    AND (NEW.state NOT IN ('FAILED', 'ACCEPTED_UNKNOWN') OR NOT EXISTS (
+                        SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = OLD.child
+                            AND (r.status <> 'STOPPED' OR r.open <> 0
+                                OR (NEW.state = 'FAILED' AND (r.effects, r.unknowns) <> (0, 0))
+                                OR (r.effects > 0 AND NEW.compensates IS NULL))))
+"""
+"""A person says that a call had no effect, or that nobody knows, only where its run has stopped without."""
