@@ -201,15 +201,17 @@ WAKE_SETTERS = WAKE.replace("k.operation = settled.key", "k.resource = settled.k
 
 # Each is made from the event that names it, from its parent and from its call, by Postgres itself.
 START_CHILDREN = "SELECT fencepost.start_children(%s::text[], %s::uuid[], %s::uuid[])"
-# The end of a run makes the row of the call due that waits for it. A wake only lowers due_at.
+# The end of a run makes the row of the call due that waits for it. A wake only lowers due_at, but that is
+# compared in a statement of its own, under the lock: whoever holds the row has read the run as going on, and
+# is about to put the row off (see `load` on rows that are named by arrays).
+LOCK_PARENTS = """
+SELECT 1 FROM fencepost.outbox WHERE tenant = ANY(%s::text[]) AND subject = ANY(%s::uuid[])
+ORDER BY tenant, subject FOR UPDATE
+"""
 TELL_PARENTS = """
 UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.generation + 1, publish_count = 0
-FROM (SELECT w.tenant, w.subject
-      FROM unnest(%s::text[], %s::uuid[]) AS ended (tenant, call)
-      JOIN fencepost.outbox w ON w.subject = ended.call AND w.tenant = ended.tenant
-      WHERE w.queue = 'reconciler' AND w.due_at > %s
-      ORDER BY w.tenant, w.subject FOR UPDATE OF w) AS due
-WHERE o.tenant = due.tenant AND o.subject = due.subject
+FROM unnest(%s::text[], %s::uuid[]) AS ended (tenant, call)
+WHERE o.subject = ended.call AND o.tenant = ended.tenant AND o.queue = 'reconciler' AND o.due_at > %s
 """
 
 
@@ -305,5 +307,6 @@ def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None
             connection.execute(statement, (now, now, [t for t, _ in keys], [k for _, k in keys], now))
     if batch.told:
         calls = sorted(batch.told)
-        ids = rows.plain_array(call for _, call in calls)
-        connection.execute(TELL_PARENTS, (now, now, rows.text_array(t for t, _ in calls), ids, now))
+        of = rows.text_array(t for t, _ in calls), rows.plain_array(call for _, call in calls)
+        connection.execute(LOCK_PARENTS, of)
+        connection.execute(TELL_PARENTS, (now, now, *of, now))
