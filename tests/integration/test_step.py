@@ -148,7 +148,7 @@ def test_no_planner_is_asked_once_its_time_is_over(shop: Shop) -> None:
             return Turn(finish={})
 
     late = replace(under(held, "late"), anchor=boottime() - order.timeout.total_seconds())
-    with replaced(planner, "_planner", lambda _spec: Quick()):
+    with replaced(planner, "_planner", lambda _spec, _kept: Quick()):
         planner.gather([(order, late)])
         acting = planner.act(order, late)
         command = asyncio.run_coroutine_threadsafe(acting, shop.worker.loop).result(WITHIN_S)

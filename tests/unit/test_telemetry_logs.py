@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 
 from fencepost.telemetry import correlation, logs
+from fencepost_workers import pulse_program
 from fencepost_workers.redaction import Redaction
 from fencepost_workers.tools.credentials import Credentials
 
@@ -85,3 +86,15 @@ def test_a_request_belongs_to_the_tree_it_is_made_in() -> None:
         assert correlation.current() == f"00-{ROOT.hex}-{correlation.span_id(RUN, 3)}-01"
         with correlation.bound(span_id="00000000000000aa"):
             assert correlation.current() == f"00-{ROOT.hex}-00000000000000aa-01"
+
+
+def test_what_watches_a_worker_speaks_as_it_does(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    order = {"token": "0123456789abcdef", "pid": 7}
+    pulse_program._log(order, "cannot stamp")
+    assert capsys.readouterr().err == "pulse 01234567: cannot stamp\n"
+    monkeypatch.setenv("FENCEPOST_LOG", "json")
+    pulse_program._log(order, "cannot stamp")
+    told = json.loads(capsys.readouterr().err)
+    assert (told["worker"], told["message"]) == (order["token"], "pulse: cannot stamp")

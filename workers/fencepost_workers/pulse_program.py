@@ -153,7 +153,7 @@ class _Stamper:
                 os._exit(1)  # missing tables or rights do not mend themselves
         elif not self.failing:
             self.failing = True
-            sys.stderr.write(f"pulse {self.order['token'][:8]}: cannot stamp: {reason}\n")
+            _log(self.order, f"cannot stamp: {reason}")
 
     def leave(self, *, clean: bool) -> None:
         """Mark the end and make the rows due. A killed worker's last commit may be under way: look thrice."""
@@ -284,10 +284,8 @@ class _Listener:
         init = (
             " (which the first process of a container survives: give it an init)" if order["pid"] == 1 else ""
         )
-        sys.stderr.write(
-            f"pulse {order['token'][:8]}: worker {order['pid']} has stood still for {silent_s:.0f} s, frozen "
-            f"or held by code that does not let go; it is killed{init}\n"
-        )
+        why = f"has stood still for {silent_s:.0f} s, frozen or held by code that does not let go"
+        _log(order, f"worker {order['pid']} {why}; it is killed{init}")
         if os.getppid() != order["pid"]:
             return
         with contextlib.suppress(ProcessLookupError):
@@ -295,6 +293,21 @@ class _Listener:
                 signal.pidfd_send_signal(self._worker, signal.SIGKILL)
             else:
                 os.kill(order["pid"], signal.SIGKILL)
+
+
+def _log(order: dict[str, Any], text: str) -> None:
+    """One line, in the form that all lines of this worker have."""
+    if (
+        os.environ.get("FENCEPOST_LOG", "").lower() == "json"
+    ):  # this program reads no settings: it starts fast
+        said = {"level": "error", "logger": "fencepost_workers.pulse", "worker": order["token"]}
+        sys.stderr.write(json.dumps({**said, "timestamp": _utc(), "message": f"pulse: {text}"}) + "\n")
+        return
+    sys.stderr.write(f"pulse {order['token'][:8]}: {text}\n")
+
+
+def _utc() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def main() -> NoReturn:
