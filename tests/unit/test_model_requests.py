@@ -1,10 +1,12 @@
 """What leaves a process for a model's provider: nothing that cannot be meant, and nobody else's headers."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.states import StopReason
 from fencepost.views import CallView, Context, TurnView
 from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers
+from fencepost_workers.models.providers import KeyUnavailable, _key
+from fencepost_workers.worker import Worker
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WIRES = list(Wire)
@@ -40,12 +44,17 @@ async def unavailable(writer: asyncio.StreamWriter) -> None:
 @asynccontextmanager
 async def provider(answer: Answering = unavailable) -> AsyncIterator[Provider]:
     told = Provider()
+    serving: list[asyncio.Task[None]] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        told.heads.append(head)
-        await answer(writer)
-        writer.close()
+        task = asyncio.current_task()
+        assert task is not None
+        serving.append(task)
+        try:
+            told.heads.append((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
+            await answer(writer)
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     told.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
@@ -53,6 +62,9 @@ async def provider(answer: Answering = unavailable) -> AsyncIterator[Provider]:
         yield told
     finally:
         server.close()
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
 
 
 # -- what does not fit ---------------------------------------------------------------------------------------
@@ -143,3 +155,116 @@ def test_what_the_environment_says_to_an_sdk_goes_to_nobody(
     assert "theirs" not in head.lower()
     assert "x-ours: ours" in head.lower()
     assert (KEY in head) is bool(key)
+
+
+# -- keys and clients ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key", ["sk-of-two-lines\n", "sk-one\r\nX-Two: 2", "sk-größe", " sk-blank", "sk\x7f"]
+)
+@pytest.mark.parametrize("wire", WIRES)
+def test_a_key_that_no_header_can_hold_is_named_and_not_sent(
+    wire: Wire, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+
+    async def ask() -> list[str]:
+        async with provider() as asked:
+            providers = Providers()
+            with pytest.raises(KeyUnavailable, match="the key in MY_KEY has a character") as found:
+                await providers.ask(asked.model(wire, key="env:MY_KEY"), {"model": "m"}, 5, NOW)
+            assert key.strip() not in str(found.value)
+            await providers.aclose()
+            return asked.heads
+
+    assert asyncio.run(ask()) == []
+
+
+def test_a_client_of_an_old_key_is_closed_when_its_last_request_has_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def ask() -> None:
+        let_go = asyncio.Event()
+
+        async def hold(writer: asyncio.StreamWriter) -> None:
+            await let_go.wait()
+            await unavailable(writer)
+
+        async with provider(hold) as asked:
+            providers, model = Providers(), asked.model(Wire.CHAT, key="env:MY_KEY")
+            monkeypatch.setenv("MY_KEY", f"{KEY}-1")
+            first = asyncio.create_task(providers.ask(model, {"model": "m"}, 60, NOW))
+            await _until(lambda: len(asked.heads) == 1)
+            old = providers._clients[_key(model)].sdk
+            monkeypatch.setenv("MY_KEY", f"{KEY}-2")
+            second = asyncio.create_task(providers.ask(model, {"model": "m"}, 60, NOW))
+            await _until(lambda: len(asked.heads) == 2)
+            assert not old.is_closed()
+            let_go.set()
+            assert {(await one).answer.code for one in (first, second)} == {"http_503"}
+            assert old.is_closed()
+            assert not providers._clients[_key(model)].sdk.is_closed()
+            monkeypatch.setenv("MY_KEY", f"{KEY}-3")
+            idle = providers._clients[_key(model)].sdk
+            await providers.ask(model, {"model": "m"}, 60, NOW)
+            assert idle.is_closed()
+            await providers.aclose()
+
+    asyncio.run(ask())
+
+
+async def _until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not true():
+            await asyncio.sleep(0.01)
+
+
+# -- how an answer ends --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seconds", [1, 60])
+@pytest.mark.parametrize("wire", WIRES)
+def test_an_error_in_the_stream_is_the_answer_also_where_the_stream_does_not_end(
+    wire: Wire, seconds: float
+) -> None:
+    error = {"type": "error", "code": "rate_limit_exceeded", "message": "slow down"}
+    told = error if wire is Wire.RESPONSES else {"type": "error", "error": {**error, "type": error["code"]}}
+
+    async def fail(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        writer.write(f"event: error\ndata: {json.dumps(told)}\n\n".encode())
+        await writer.drain()
+        await asyncio.sleep(120)
+
+    async def ask() -> str:
+        async with provider(fail) as asked:
+            providers = Providers()
+            async with asyncio.timeout(30):
+                heard = await providers.ask(asked.model(wire), {"model": "m"}, seconds, NOW)
+            await providers.aclose()
+            return heard.answer.code
+
+    assert asyncio.run(ask()) == "http_429"
+
+
+class Unclosable:
+    """A part that cannot be closed."""
+
+    async def aclose(self) -> None:
+        raise OSError("no")
+
+
+class Closable:
+    closed = False
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def test_a_part_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCaptureFixture) -> None:
+    engine = Closable()
+    parts: Any = SimpleNamespace(models=Unclosable(), engine=engine)
+    asyncio.run(Worker._close_connections(parts))
+    assert engine.closed
+    assert "connections to providers did not close" in caplog.text

@@ -234,8 +234,11 @@ class Worker:
         self.pool.close()
 
     async def _close_connections(self) -> None:
-        await self.models.aclose()
-        await self.engine.aclose()
+        for what, part in (("providers", self.models), ("downstreams", self.engine)):
+            try:
+                await part.aclose()
+            except Exception:
+                log.exception("connections to %s did not close", what)
 
     def _close_loop(self) -> None:
         closing = asyncio.run_coroutine_threadsafe(self._close_connections(), self.loop)

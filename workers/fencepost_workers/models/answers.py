@@ -131,6 +131,11 @@ class Facts:
     response: str = ""
     size: int = 0
 
+    @property
+    def told(self) -> bool:
+        """Whether all that matters has been said: the answer has ended, or the provider has failed."""
+        return self.ended or self.failed is not None
+
     def grow(self, text: object) -> str:
         """The text, counted; nothing for what is none. TooLong."""
         said = text if isinstance(text, str) else ""

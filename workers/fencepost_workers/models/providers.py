@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import suppress
@@ -36,6 +37,8 @@ from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.pools import Pools
 from fencepost_workers.models.responses import Responses
 from fencepost_workers.tools.credentials import Credentials
+
+log = logging.getLogger(__name__)
 
 LINGER_S: Final = 2.0
 """How long what follows the end of an answer is waited for: its usage, and the end of the stream."""
@@ -79,15 +82,16 @@ class Heard:
     retry_after: timedelta | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Client:
-    """An SDK's client, and what it was made with."""
+    """An SDK's client, and what it was made with. `asks`: how many requests are in flight on it."""
 
     made_with: tuple[str, str, tuple[tuple[str, str], ...]]
     sdk: Any
     stream: Any
     errors: tuple[type[Exception], ...]
     credentials: Credentials
+    asks: int = 0
 
 
 class Providers:
@@ -102,6 +106,16 @@ class Providers:
         without the SDK, the key or the address. `now` makes a time to wait of a date that was told.
         """
         client = self._client(model)
+        client.asks += 1
+        try:
+            return await self._heard(client, model, body, seconds, now)
+        finally:
+            client.asks -= 1
+            await self._close_idle()
+
+    async def _heard(
+        self, client: _Client, model: ModelSpec, body: Mapping[str, Any], seconds: float, now: datetime
+    ) -> Heard:
         collector = _COLLECTORS[model.wire]()
         heard = Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time"))
         begun = _Begun()
@@ -109,7 +123,7 @@ class Providers:
             async with asyncio.timeout(seconds):
                 heard = await _asked(client, model, body, seconds, now, collector, begun)
         except TimeoutError:
-            if collector.facts.ended:  # all of it is there, and only the end of the stream is not
+            if collector.facts.told:  # all of it is there, and only the end of the stream is not
                 heard = Heard(settle(collector.facts))
         hidden = _hidden(heard.answer, client.credentials)
         request = sanitize(client.credentials.hide(heard.request or begun.request), 200)
@@ -131,18 +145,41 @@ class Providers:
         model: ModelSpec,
     ) -> tuple[tuple[str, str, tuple[tuple[str, str], ...]], Credentials]:
         try:
-            secret = resolve(model.key) if model.key else ""
+            secret = _sendable(model.key, resolve(model.key)) if model.key else ""
             made_with = model.dependency.url(), secret, model.dependency.sent_headers()
             return made_with, Credentials.of(model.dependency, (secret,) if secret else ())
         except UsageError as error:
             raise KeyUnavailable(f"model {model.name}: {error}") from None
 
+    async def _close_idle(self) -> None:
+        """Close the clients that others have replaced, once nothing is in flight on them."""
+        idle = [client for client in self._old if not client.asks]
+        self._old = [client for client in self._old if client.asks]
+        await _close(idle)
+
     async def aclose(self) -> None:
         """Close all connections."""
         clients = [*self._clients.values(), *self._old]
         self._clients, self._old = {}, []
-        for client in clients:
+        await _close(clients)
+
+
+async def _close(clients: Iterable[_Client]) -> None:
+    for client in clients:
+        try:
             await client.sdk.close()
+        except Exception as error:  # noqa: BLE001 - the others are closed all the same
+            log.warning("connections to a provider did not close: %s", told(error))
+
+
+def _sendable(named: str, key: str) -> str:
+    """The key, if a header can hold it; UsageError otherwise, without a character of it."""
+    if not key.isascii() or not key.isprintable() or key != key.strip():
+        raise UsageError(
+            f"the key in {named.removeprefix('env:')} has a character that no header can hold: use printable "
+            "ASCII, without a blank or a line break at its ends"
+        )
+    return key
 
 
 ModelKey = tuple[str, str, str]
@@ -229,16 +266,16 @@ async def _asked(
         try:
             begun.request = _request_id(stream.response.headers)
             await _read(stream, collector, client.errors)
+        except TooLong as error:
+            return Heard(Answer(Ending.MALFORMED, why=str(error)))
+        except ValueError as error:  # half an event: what the SDK cannot read as JSON
+            why = f"an event of the stream cannot be read: {sanitize(error, WHY_CHARS)}"
+            return Heard(Answer(Ending.LOST, why=why))
         finally:
             with suppress(*client.errors):
                 await stream.close()
-    except TooLong as error:
-        return Heard(Answer(Ending.MALFORMED, why=str(error)))
     except client.errors as error:
         return _broken(error, now)
-    except ValueError as error:  # half an event: what the SDK cannot read as JSON
-        why = f"an event of the stream cannot be read: {sanitize(error, WHY_CHARS)}"
-        return Heard(Answer(Ending.LOST, why=why))
     return Heard(settle(collector.facts))
 
 
@@ -265,7 +302,7 @@ async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception]
     events: AsyncIterator[Any] = stream.__aiter__()
     async for event in events:
         collector.take(_plain(event))
-        if collector.facts.ended:
+        if collector.facts.told:
             break
     # The answer is whole. What breaks from here on breaks nothing of it.
     with suppress(TimeoutError, ValueError, *errors):
