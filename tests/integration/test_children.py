@@ -402,3 +402,46 @@ def test_a_required_run_that_the_budget_refuses_stops_its_parent_by_the_limits_n
     one = family.run(run)
     assert (one.status, one.stop_reason, one.stop_detail) == ("STOPPED", "budget_exhausted", "turns")
     assert family.call(call).error == "budget: turns: the child may use 4, and 3 are left of 4"
+
+
+def test_a_run_that_stopped_without_effects_lets_its_key_go(family: Bench) -> None:
+    topic = family.order()
+    run = family.start()
+    (call,) = family.plan(run, ("wallet.ask", {"topic": topic}))
+    stopped(family, begin(family, run, call))
+    assert heard(family, run, call) == c.Done("FAILED")
+    for asking in (run, family.start()):  # nothing has happened: the same may be asked anew
+        (again,) = family.plan(asking, ("wallet.ask", {"topic": topic}))
+        child = begin(family, asking, again)
+        stopped(family, child)
+        assert heard(family, asking, again) == c.Done("FAILED")
+
+
+def test_the_report_of_a_run_that_stopped_is_nobodys_result(family: Bench) -> None:
+    topic = family.order()
+    run = family.start()
+    (call,) = family.plan(run, ("wallet.hire", {"topic": topic}))
+    child = begin(family, run, call)
+    (tip,) = family.plan(child, ("wallet.tip", {"order": family.order()}))
+    family.succeed(child, tip)
+    family.cancel(child)
+    other = family.start()
+    (waits,) = family.plan(other, ("wallet.hire", {"topic": topic}))  # while nobody knows how it ends
+    family.one(family.claim_stopped(child))
+    assert heard(family, run, call) == c.Done("SUCCEEDED")
+    assert family.call(call).receipt is None
+    refused = replace(family.claim_call(other, waits), child=uuid7(), request=None)
+    assert family.one(refused) == c.Done("REJECTED")
+    (later,) = family.plan(family.start(), ("wallet.hire", {"topic": topic}))
+    for one in (waits, later):
+        assert (family.state(one), family.call(one).reused) == ("REJECTED", False)
+        assert (family.call(one).error or "").startswith("key_stopped_before: ")
+    # What it left is an effect all the same, and is offset as any other.
+    family.cancel(run)
+    assert family.status(run) == "COMPENSATING"
+    forward, offset = family.offset(run)
+    assert forward == call
+    family.finish(begin(family, run, offset))
+    assert heard(family, run, offset) == c.Done("SUCCEEDED")
+    assert family.one(family.claim_stopped(run)) == c.Done("STOPPED")
+    assert family.operation(call).status == "compensated"

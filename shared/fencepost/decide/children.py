@@ -23,7 +23,7 @@ from fencepost.events import EventType
 from fencepost.joins import Join
 from fencepost.operations import Operation, Rule
 from fencepost.proposals import Rejected, Validated
-from fencepost.states import CALL_UNSENT, CALL_UNSETTLED, RUN_ENDS, CallState, RunStatus
+from fencepost.states import CALL_UNSENT, CALL_UNSETTLED, RUN_ENDS, CallState, OperationStatus, RunStatus
 from fencepost.subjects import Call
 from fencepost.tools import Tool
 
@@ -33,10 +33,20 @@ Cancel = Callable[[Fold, Call, str], None]
 
 
 def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
-    """`operations.admit`; but nobody waits for a run that it descends from, which waits for it."""
+    """`operations.admit`; but nobody waits for a run that it descends from, which waits for it.
+
+    Of a key that runs are started under: what ended as FAILED is proved to have had no effect, and the same
+    may be asked anew; the report of a run that stopped (it has no receipt) is nobody's result.
+    """
     rule, why = operations.admit(operation, call, contract)
     if rule == Rule.WAIT and operation.run in lineage.above(fold.run.request):
         return Rule.REJECT, "key_held_above"
+    if rule in (Rule.OWN, Rule.WAIT) or not _starts(fold, call.tool, call.tool_version):
+        return rule, why
+    if operation.status == OperationStatus.FAILED and operation.arguments_hash == call.arguments_hash:
+        return Rule.OWN, ""
+    if rule == Rule.REUSE and operation.receipt is None:
+        return Rule.REJECT, "key_stopped_before"
     return rule, why
 
 
@@ -55,10 +65,8 @@ def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | No
 
 def _to_start(fold: Fold, call: Call, turn: int) -> bool:
     """Whether it is a call of this turn whose run is still to be started."""
-    if call.turn != turn or call.state not in CALL_UNSENT or call.compensates:
-        return False
-    tool = fold.known.tool(call.tool, call.tool_version)
-    return tool is not None and tool.child is not None
+    unsent = call.turn == turn and call.state in CALL_UNSENT and not call.compensates
+    return unsent and _starts(fold, call.tool, call.tool_version)
 
 
 def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget, deadline: datetime) -> None:
@@ -83,6 +91,8 @@ def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget,
     }
     fold.emit(E.CHILD_RUN_STARTED, body, call=call.id, attempt=fold.call(call.id).attempts)
     fold.starting.append(call.id)
+    if call.operation is not None:  # its end is the proof: a failure holds the key no longer
+        fold.set_operation(replace(fold.operations[call.operation], releases=True))
 
 
 def joined(
@@ -90,12 +100,16 @@ def joined(
 ) -> dict[str, Any] | None:
     """What a turn's event says of the runs it waits for; nothing where it waits for all, or starts none."""
     told = join.told(fold.now)
-    starts = [str(call) for call, one in pairs if isinstance(one, Validated) and _starts(fold, one)]
+    starts = [
+        str(call)
+        for call, one in pairs
+        if isinstance(one, Validated) and _starts(fold, one.tool_name, one.tool_version)
+    ]
     return told | {"calls": starts} if told is not None and starts else None
 
 
-def _starts(fold: Fold, proposal: Validated) -> bool:
-    tool = fold.known.tool(proposal.tool_name, proposal.tool_version)
+def _starts(fold: Fold, name: str, version: int) -> bool:
+    tool = fold.known.tool(name, version)
     return tool is not None and tool.child is not None
 
 

@@ -45,6 +45,7 @@ _KEY = {
     "key_unknown": "whether a call of the same key had its effect is not known",
     "key_compensating": "the effect of this key is being offset",
     "key_compensated": "the effect of this key was offset",
+    "key_stopped_before": "the run of a call of the same key stopped and left effects: settle those first",
     "key_held_above": "a run that this one descends from holds the key, and waits for this one",
 }
 _BACKOFF = timedelta(milliseconds=200)
