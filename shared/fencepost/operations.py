@@ -55,6 +55,8 @@ class Operation:
     """
     releases: bool = False
     """The downstream forgets a failure of this key, says the contract of the call that was sent last."""
+    untrusted: bool = False
+    """Nobody vouches for its result: whoever takes it is tainted by it."""
 
 
 def held(operation: Operation) -> bool:
@@ -97,7 +99,8 @@ def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, s
 
 def take(operation: Operation, call: Call) -> Operation:
     """The key held by `call`. The downstream's window still counts from the first send ever made under it."""
-    return amended(operation, status=S.OPEN, run=call.run, call=call.id, arguments_hash=call.arguments_hash)
+    mine = {"run": call.run, "call": call.id, "arguments_hash": call.arguments_hash}
+    return amended(operation, status=S.OPEN, untrusted=False, **mine)
 
 
 def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
@@ -118,8 +121,11 @@ _SETTLED = {
 }
 
 
-def follow(operation: Operation, call: Call) -> Operation:
-    """The key after its holder `call` moved; any other call leaves it as it is."""
+def follow(operation: Operation, call: Call, *, untrusted: bool = False) -> Operation:
+    """The key after its holder `call` moved; any other call leaves it as it is.
+
+    `untrusted`: nobody vouches for what it has brought.
+    """
     if operation.call != call.id:
         return operation
     settled = _SETTLED.get(CallState(call.state))
@@ -138,6 +144,7 @@ def follow(operation: Operation, call: Call) -> Operation:
         receipt=call.receipt,
         result=call.result,
         preview=call.preview,
+        untrusted=operation.untrusted or untrusted,
     )
 
 

@@ -94,6 +94,7 @@ PAST = {
     "reused": 1,
     "proof": uuid7(),
     "releases": True,
+    "untrusted": True,
 }
 
 

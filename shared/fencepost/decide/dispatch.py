@@ -124,7 +124,8 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
         return _defer(fold, call, fence, waits=True)
     if rule == operations.Rule.REUSE:
         body = {"receipt": held.receipt, "result": held.result, "preview": held.preview, "fence": fence}
-        fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call), **brought(tool)}, call=call.id)
+        outside = {UNTRUSTED: True} if held.untrusted else brought(tool)
+        fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call), **outside}, call=call.id)
         fold.set_operation(replace(held, reused=held.reused + (held.run != call.run)))
         return _end(fold, call)
     if held.call != call.id:

@@ -28,7 +28,7 @@ from fencepost.records import made
 from fencepost.recovery import Evidence
 from fencepost.states import RUN_FORWARD, RunStatus
 from fencepost.subjects import Call, Run, View
-from fencepost.taint import born
+from fencepost.taint import UNTRUSTED, born
 from fencepost.tools import Tool
 
 E = EventType
@@ -146,6 +146,8 @@ class Fold:
     """Calls whose next step is due now: their runs are to be told something."""
     kept: list[Payload] = field(default_factory=list)
     """Results that this change itself makes."""
+    again: datetime | None = None
+    """When a claim that found nothing to do, and says so, looks again: later than the state asks for."""
     signals: int = 0
     """Messages to this run so far."""
 
@@ -213,7 +215,7 @@ class Fold:
         self.view = evolve(self.view, event, data)
         self.events.append(event)
         if call is not None and (old is None or old.state != self.call(call).state):
-            self._follow(self.call(call), kind)
+            self._follow(self.call(call), kind, untrusted=data.get(UNTRUSTED) is True)
         return event
 
     def _next_id(self) -> UUID:
@@ -225,7 +227,7 @@ class Fold:
         own = len(self.events) - (1 if self.events and self.events[0].type == E.RUN_CREATED else 0)
         return UUID(int=(self.command.id.int + own) % (1 << 128))
 
-    def _follow(self, call: Call, kind: EventType) -> None:
+    def _follow(self, call: Call, kind: EventType, *, untrusted: bool) -> None:
         """Keep the operation keys true to the calls, and note whose waiters may go on."""
         if call.operation is None:
             return
@@ -233,7 +235,7 @@ class Fold:
             self.set_operation(operations.let_go(setting, call, answered=kind in _ANSWERS))
         held = self.operations.get(call.operation)
         if held is not None:
-            self.set_operation(operations.follow(held, call))
+            self.set_operation(operations.follow(held, call, untrusted=untrusted))
         forward = self.operations.get(call.compensates) if call.compensates else None
         if forward is not None and held is not None and held.call == call.id:
             self.set_operation(operations.offset(forward, call))

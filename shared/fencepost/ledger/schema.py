@@ -247,6 +247,7 @@ operations = Table(
     col("proof", Uuid, null=True),
     col("resource", Boolean, default="false"),
     col("releases", Boolean, default="false"),
+    col("untrusted", Boolean, default="false"),
     PrimaryKeyConstraint("key", "tenant"),
     postgresql_with={"fillfactor": "60"},
 )

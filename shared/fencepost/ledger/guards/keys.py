@@ -55,6 +55,16 @@ _HELD = f"""
         RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
             USING ERRCODE = 'FP001';
     END IF;
+    -- Whoever takes a result has to know whose words it is: the event that proved it says so.
+    IF NEW.proof IS DISTINCT FROM OLD.proof OR NEW.untrusted <> OLD.untrusted THEN
+        IF (NEW.call IS NOT DISTINCT FROM OLD.call AND OLD.untrusted AND NOT NEW.untrusted)
+           OR (NEW.proof IS NOT NULL AND NOT NEW.untrusted AND EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.id = NEW.proof AND e.tenant = NEW.tenant
+                AND e.body ->> 'untrusted' = 'true')) THEN
+            RAISE EXCEPTION 'operation %: nobody vouches for its result, and it says otherwise', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
     IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
         RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
     END IF;
@@ -111,7 +121,7 @@ _RESOURCE = f"""
         END IF;
         IF NEW.status <> (CASE WHEN holder.state IN ({OPEN_SQL}) THEN 'open' ELSE 'released' END)
            OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
-           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases OR NEW.untrusted
            OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
                 holder.state USING ERRCODE = 'FP001';
@@ -139,8 +149,9 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
-           OR NEW.releases OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt,
-                NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+           OR NEW.releases OR NEW.untrusted
+           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
+                NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;

@@ -13,6 +13,8 @@ ALTER TABLE fencepost.runs
 ALTER TABLE fencepost.calls ADD COLUMN child uuid, ADD COLUMN detached boolean DEFAULT false NOT NULL;
 -- The tree a row belongs to, which is the trace of whatever is done about it; none for a root's own rows.
 ALTER TABLE fencepost.outbox ADD COLUMN root uuid;
+-- Whether nobody vouches for the result of a key, which other runs may take.
+ALTER TABLE fencepost.operations ADD COLUMN untrusted boolean DEFAULT false NOT NULL;
 -- Which versions of planners and tools a process can run, as it says with its first stamp.
 ALTER TABLE fencepost.workers ADD COLUMN knows text;
 
@@ -469,7 +471,9 @@ BEGIN
             IF NEW.reused IS NOT TRUE OR NEW.proof IS DISTINCT FROM OLD.proof OR NOT EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                     AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                    AND e.type = 'ResultReused')
+                    AND e.type = 'ResultReused' AND (e.body ->> 'untrusted' = 'true' OR NOT EXISTS (
+                        SELECT 1 FROM fencepost.operations o WHERE o.key = NEW.operation
+                            AND o.tenant = NEW.tenant AND o.untrusted)))
                OR NOT EXISTS (SELECT 1 FROM fencepost.operations o
                     WHERE o.key = NEW.operation AND o.tenant = NEW.tenant
                     AND o.status = 'completed' AND NOT o.doubt AND (o.arguments_hash, o.receipt, o.result)
@@ -739,8 +743,9 @@ BEGIN
     END IF;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
-           OR NEW.releases OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt,
-                NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+           OR NEW.releases OR NEW.untrusted
+           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
+                NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;
@@ -786,7 +791,7 @@ BEGIN
         END IF;
         IF NEW.status <> (CASE WHEN holder.state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN') THEN 'open' ELSE 'released' END)
            OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
-           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases
+           OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases OR NEW.untrusted
            OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
                 holder.state USING ERRCODE = 'FP001';
@@ -840,6 +845,16 @@ BEGIN
     IF NEW.releases <> OLD.releases AND holder.attempts < 1 THEN
         RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
             USING ERRCODE = 'FP001';
+    END IF;
+    -- Whoever takes a result has to know whose words it is: the event that proved it says so.
+    IF NEW.proof IS DISTINCT FROM OLD.proof OR NEW.untrusted <> OLD.untrusted THEN
+        IF (NEW.call IS NOT DISTINCT FROM OLD.call AND OLD.untrusted AND NOT NEW.untrusted)
+           OR (NEW.proof IS NOT NULL AND NOT NEW.untrusted AND EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.id = NEW.proof AND e.tenant = NEW.tenant
+                AND e.body ->> 'untrusted' = 'true')) THEN
+            RAISE EXCEPTION 'operation %: nobody vouches for its result, and it says otherwise', NEW.key
+                USING ERRCODE = 'FP001';
+        END IF;
     END IF;
     IF NEW.reused < OLD.reused OR (NEW.reused > OLD.reused AND NEW.status <> 'completed') THEN
         RAISE EXCEPTION 'operation %: a result taken stays taken', NEW.key USING ERRCODE = 'FP001';
