@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fencepost.models import Wire
-from fencepost_workers.models.answers import Answer, settle
+from fencepost_workers.models.answers import Answer, Most, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.responses import Responses
@@ -101,13 +101,13 @@ def chat(calls: Made = (), text: str = "", stop: str = "tool_calls") -> list[Eve
     return [*events, chunk(stop=stop), CHAT_USAGE]
 
 
-def heard(wire: Wire, events: Iterable[Mapping[str, Any]]) -> Answer:
+def heard(wire: Wire, events: Iterable[Mapping[str, Any]], most: Most | None = None) -> Answer:
     made: dict[Wire, type[Responses | Chat | Messages]] = {
         Wire.RESPONSES: Responses,
         Wire.CHAT: Chat,
         Wire.MESSAGES: Messages,
     }
-    collector = made[wire]()
+    collector = made[wire](most)
     for event in events:
         collector.take(event)
     return settle(collector.facts)

@@ -6,9 +6,21 @@ from typing import Any
 import pytest
 
 from fencepost.models import Tokens, Wire
-from fencepost_workers.models import answers
-from fencepost_workers.models.answers import Ending, Facts, Means, Piece, TooLong, Wanted, settle
+from fencepost_workers.models.answers import (
+    MAX_CHARS,
+    Ending,
+    Facts,
+    Means,
+    Most,
+    Piece,
+    TooLong,
+    Wanted,
+    settle,
+)
+from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.failures import failed, unbilled
+from fencepost_workers.models.messages import Messages
+from fencepost_workers.models.responses import Responses
 from tests.unit.model_wires import (
     ASK,
     PAY,
@@ -276,12 +288,67 @@ def test_parts_that_only_the_model_can_read_are_kept_as_they_came() -> None:
     assert heard(Wire.RESPONSES, reasoned).opaque == (item,)
 
 
-def test_an_answer_longer_than_any_may_be_is_not_collected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "MAX_CHARS", 50)
+def test_an_answer_longer_than_any_may_be_is_not_collected() -> None:
     long = json.dumps({"text": "x" * 50})
     for wire in WIRES:
-        with pytest.raises(TooLong):
-            heard(wire, whole(wire, [("say", long, "one")]))
+        for most in (Most(chars=50), Most(events=3)):
+            with pytest.raises(TooLong):
+                heard(wire, whole(wire, [("say", long, "one")]), most)
+        assert heard(wire, whole(wire, [("say", long, "one")]), Most.of(1)).ending is Ending.PROPOSED
+    assert Most.of(10).chars < Most.of(100).chars < Most.of(10**9).chars == MAX_CHARS
+    assert Most.of(10).events < Most.of(100).events
+
+
+def deltas(wire: Wire, count: int) -> list[Event]:
+    """One call whose arguments come in so many pieces."""
+    if wire is Wire.CHAT:
+        first, *more, stop, usage = chat([PAY])
+        return [first, *[chunk(fragment(0, None, "    ", None))] * count, *more, stop, usage]
+    events = whole(wire, [PAY])
+    at = next(n for n, event in enumerate(events) if event["type"].endswith("delta"))
+    name = "delta" if wire is Wire.RESPONSES else "partial_json"
+    blank = json.loads(json.dumps(events[at]))
+    (blank if wire is Wire.RESPONSES else blank["delta"])[name] = "    "
+    told = json.loads(json.dumps([*events[: at + 1], *[blank] * count, *events[at + 1 :]]))
+    return told if isinstance(told, list) else []
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_taking_a_piece_makes_no_text_of_those_before(wire: Wire) -> None:
+    """Or an answer of many pieces would hold up all the others: their texts would be copied with each."""
+    made: dict[Wire, type[Responses | Chat | Messages]] = {
+        Wire.RESPONSES: Responses,
+        Wire.CHAT: Chat,
+        Wire.MESSAGES: Messages,
+    }
+    collector = made[wire]()
+    pieces: set[int] = set()
+    for event in deltas(wire, 50):
+        collector.take(event)
+        pieces |= {len(piece._arguments._parts) for piece in collector.facts.calls}
+    assert max(pieces) > 50
+    text = collector.facts.calls[0].arguments
+    assert text.count(" ") >= 200
+    assert collector.facts.calls[0]._arguments._parts == [text]
+
+
+def test_thoughts_and_words_in_pieces_are_put_together() -> None:
+    thought = {"type": "thinking", "thinking": "So", "signature": ""}
+    said = [
+        {"type": "message_start", "message": {"id": "m"}},
+        {"type": "content_block_start", "index": 0, "content_block": thought},
+        *[{"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "."}}]
+        * 3,
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "signature_delta", "signature": "s"}},
+        {"type": "content_block_stop", "index": 0},
+        *messages(text="Done.", stop="end_turn")[1:],
+    ]
+    for event in said[-6:]:
+        if "index" in event:
+            event["index"] = 1
+    answer = heard(Wire.MESSAGES, said)
+    assert answer.text == "Done."
+    assert answer.opaque == ({"type": "thinking", "thinking": "So...", "signature": "s"},)
 
 
 NONSENSE: list[Event] = [

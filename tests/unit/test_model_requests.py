@@ -18,6 +18,7 @@ from fencepost.views import CallView, Context, TurnView
 from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers
 from fencepost_workers.models.providers import KeyUnavailable, _key
 from fencepost_workers.worker import Worker
+from tests.awaiting import until
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WIRES = list(Wire)
@@ -195,11 +196,11 @@ def test_a_client_of_an_old_key_is_closed_when_its_last_request_has_ended(
             providers, model = Providers(), asked.model(Wire.CHAT, key="env:MY_KEY")
             monkeypatch.setenv("MY_KEY", f"{KEY}-1")
             first = asyncio.create_task(providers.ask(model, {"model": "m"}, 60, NOW))
-            await _until(lambda: len(asked.heads) == 1)
+            await _until("a request arrives", lambda: len(asked.heads) == 1)
             old = providers._clients[_key(model)].sdk
             monkeypatch.setenv("MY_KEY", f"{KEY}-2")
             second = asyncio.create_task(providers.ask(model, {"model": "m"}, 60, NOW))
-            await _until(lambda: len(asked.heads) == 2)
+            await _until("a request arrives", lambda: len(asked.heads) == 2)
             assert not old.is_closed()
             let_go.set()
             assert {(await one).answer.code for one in (first, second)} == {"http_503"}
@@ -214,10 +215,8 @@ def test_a_client_of_an_old_key_is_closed_when_its_last_request_has_ended(
     asyncio.run(ask())
 
 
-async def _until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.01)
+async def _until(what: str, true: Callable[[], bool]) -> None:
+    await asyncio.to_thread(until, what, true)
 
 
 # -- how an answer ends --------------------------------------------------------------------------------------

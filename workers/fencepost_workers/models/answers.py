@@ -20,6 +20,12 @@ from fencepost.strictjson import BadJson, parse
 
 MAX_CHARS: Final = 4 * 1024 * 1024
 """Of one answer, all its texts together; a longer one is malformed."""
+CHARS_PER_TOKEN: Final = 32
+"""More than any text has, but for runs of blanks."""
+EVENTS_PER_TOKEN: Final = 4
+"""Providers send one event for a token or more of them; some send one for each character."""
+BESIDE: Final = 64 * 1024
+"""Characters, and events, that an answer may have whatever its limit: its frame, signatures, pings."""
 WHY_CHARS: Final = 300
 LABEL_CHARS: Final = 200
 
@@ -99,17 +105,62 @@ class Answer:
 
 
 class TooLong(ValueError):
-    """An answer is longer than `MAX_CHARS`."""
+    """An answer is longer than one of so many tokens can be."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How much one answer may be: characters of all its texts together, and events."""
+
+    chars: int = MAX_CHARS
+    events: int = MAX_CHARS
+
+    @classmethod
+    def of(cls, tokens: int) -> Most:
+        """Of an answer whose output is limited to so many tokens."""
+        chars = min(MAX_CHARS, BESIDE + CHARS_PER_TOKEN * tokens)
+        return cls(chars, BESIDE + EVENTS_PER_TOKEN * tokens)
+
+
+class Pieces:
+    """A text while it arrives: its parts are joined when it is read, not with each that comes."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, text: str = "") -> None:
+        self._parts = [text] if text else []
+
+    def add(self, text: str) -> None:
+        """It goes on with this."""
+        self._parts.append(text)
+
+    @property
+    def text(self) -> str:
+        """All of it so far."""
+        if len(self._parts) > 1:
+            self._parts = ["".join(self._parts)]
+        return self._parts[0] if self._parts else ""
+
+
 class Piece:
     """A call while it arrives."""
 
-    name: str = ""
-    label: str = ""
-    arguments: str = ""
-    whole: bool = False
+    __slots__ = ("_arguments", "label", "name", "whole")
+
+    def __init__(self, name: str = "", label: str = "", arguments: str = "", *, whole: bool = False) -> None:
+        self.name = name
+        self.label = label
+        self.whole = whole
+        self._arguments = Pieces(arguments)
+
+    def add(self, text: str) -> None:
+        """Its arguments go on with this."""
+        self._arguments.add(text)
+
+    @property
+    def arguments(self) -> str:
+        """Its arguments so far."""
+        return self._arguments.text
 
 
 @dataclass(slots=True)
@@ -130,6 +181,8 @@ class Facts:
     opaque: list[Mapping[str, Any]] = field(default_factory=list)
     response: str = ""
     size: int = 0
+    events: int = 0
+    most: Most = field(default_factory=Most)
 
     @property
     def told(self) -> bool:
@@ -140,9 +193,15 @@ class Facts:
         """The text, counted; nothing for what is none. TooLong."""
         said = text if isinstance(text, str) else ""
         self.size += len(said)
-        if self.size > MAX_CHARS:
-            raise TooLong(f"the answer is longer than {MAX_CHARS} characters")
+        if self.size > self.most.chars:
+            raise TooLong(f"the answer is longer than {self.most.chars} characters")
         return said
+
+    def event(self) -> None:
+        """One more event has come. TooLong."""
+        self.events += 1
+        if self.events > self.most.events:
+            raise TooLong(f"the answer has more than {self.most.events} events")
 
 
 class Collector(Protocol):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost_workers.models.answers import Ending, Facts, Means, Piece, parts, plain, tokens_of, word
+from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, parts, plain, tokens_of, word
 from fencepost_workers.models.failures import stream_error
 
 _STOPS: Final[Mapping[str, Means | Ending]] = {
@@ -25,13 +25,15 @@ _STOPS: Final[Mapping[str, Means | Ending]] = {
 class Chat:
     """Puts down one stream."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
+    def __init__(self, most: Most | None = None) -> None:
+        self.facts = Facts(most=most or Most())
         self._latest: dict[Any, Piece] = {}  # by index: the call that fragments without an id are of
+        self._labelled: dict[str, Piece] = {}  # by id: the last call that has it
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One chunk. TooLong."""
         facts = self.facts
+        facts.event()
         facts.response = word(event.get("id")) or facts.response
         if event.get("error"):
             facts.failed = facts.failed or stream_error(event)
@@ -75,18 +77,19 @@ class Chat:
         if piece is None:
             piece = Piece(whole=True)  # its end is the answer's
             self.facts.calls.append(piece)
-        piece.label = piece.label or label
+        if label and not piece.label:
+            piece.label = label
+            self._labelled[label] = piece
         piece.name = piece.name or name
-        piece.arguments += self.facts.grow(function.get("arguments"))
+        piece.add(self.facts.grow(function.get("arguments")))
         self._latest[index] = piece
 
     def _of(self, index: Any, label: str, name: str) -> Piece | None:
         """The call a fragment goes on with; None: it begins one."""
         latest = self._latest.get(index)
         if label and (latest is None or (latest.label and latest.label != label)):
-            same = [piece for piece in self.facts.calls if piece.label == label]
             # An index of its own makes it a call of its own, also under the id of another.
-            return same[-1] if same and (latest is not None or index is None) else None
+            return self._labelled.get(label) if latest is not None or index is None else None
         if latest is not None and name and latest.name not in {"", name}:
             return None
         return latest

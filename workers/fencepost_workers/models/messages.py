@@ -9,10 +9,11 @@ and tool_use are acts of the provider's own, as is a call by anybody but the mod
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencepost.models import Tokens
-from fencepost_workers.models.answers import Ending, Facts, Means, Piece, count, plain, word
+from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, Pieces, count, plain, word
 from fencepost_workers.models.failures import stream_error
 
 _STOPS: Final[Mapping[str, Means | Ending]] = {
@@ -38,17 +39,37 @@ _GOES_IN: Final = {
 }
 
 
+@dataclass(slots=True)
+class _Block:
+    """A block while it arrives: as it began, its call if it is one, and its texts by their names."""
+
+    begun: dict[str, Any]
+    piece: Piece
+    texts: dict[str, Pieces] = field(default_factory=dict)
+
+    def add(self, name: str, text: str) -> None:
+        """Its text of this name goes on with this."""
+        if name not in self.texts:
+            self.texts[name] = Pieces(word(self.begun.get(name)))
+        self.texts[name].add(text)
+
+    def whole(self) -> dict[str, Any]:
+        """The block with all its texts."""
+        return self.begun | {name: pieces.text for name, pieces in self.texts.items()}
+
+
 class Messages:
     """Puts down one stream."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
-        self._open: dict[Any, tuple[dict[str, Any], Piece]] = {}  # by index: the blocks not stopped
+    def __init__(self, most: Most | None = None) -> None:
+        self.facts = Facts(most=most or Most())
+        self._open: dict[Any, _Block] = {}  # by index: the blocks not stopped
         self._begun = False
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event. TooLong."""
         kind, facts, index = word(event.get("type")), self.facts, event.get("index")
+        facts.event()
         if facts.ended and kind not in {"ping", "error"}:
             facts.faults.append("it goes on after its end")
         match kind:
@@ -84,7 +105,7 @@ class Messages:
             facts.faults.append(f"block {index} begins before the one in its place is done")
             return
         piece = Piece(word(block.get("name")), word(block.get("id")))
-        self._open[index] = dict(block), piece
+        self._open[index] = _Block(dict(block), piece)
         if kind == "tool_use":
             caller = plain(block.get("caller")).get("type", "direct")
             if caller != "direct" or block.get("toolset_name"):
@@ -97,31 +118,33 @@ class Messages:
 
     def _more(self, index: Any, delta: Mapping[str, Any]) -> None:
         kind = word(delta.get("type"))
-        block, piece = self._open.get(index, ({}, None))
+        block = self._open.get(index)
         if kind not in _TEXTS:  # citations and the like belong to a text
             return
-        if piece is None or block.get("type") != _GOES_IN[kind]:
+        if block is None or block.begun.get("type") != _GOES_IN[kind]:
             self.facts.faults.append(f"a {kind} for block {index}, which is none that takes it")
             return
         text = self.facts.grow(delta.get(_TEXTS[kind]))
         if kind == "input_json_delta":
-            piece.arguments += text
+            block.piece.add(text)
         else:
-            block[_TEXTS[kind]] = word(block.get(_TEXTS[kind])) + text
+            block.add(_TEXTS[kind], text)
 
     def _stop(self, index: Any) -> None:
-        block, piece = self._open.pop(index, ({}, None))
-        if piece is None:
+        block = self._open.pop(index, None)
+        if block is None:
             self.facts.faults.append(f"block {index} is done and did not begin")
             return
-        piece.whole = True
-        match block.get("type"):
+        block.piece.whole = True
+        whole = block.whole()
+        match whole.get("type"):
             case "tool_use":
-                piece.arguments = piece.arguments or "{}"
+                if not block.piece.arguments:
+                    block.piece.add("{}")
             case "text":
-                self.facts.text.append(word(block.get("text")))
+                self.facts.text.append(word(whole.get("text")))
             case _:
-                self.facts.opaque.append(block)
+                self.facts.opaque.append(whole)
 
     def _delta(self, delta: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
         facts = self.facts

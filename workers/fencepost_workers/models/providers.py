@@ -2,7 +2,8 @@
 
 One client per model and process, made on the loop that uses it when it is first used. Keys and addresses are
 read anew for each request; a changed one makes a new client. Requests follow no redirect, and nothing is sent
-that the environment says to an SDK: no proxy, no header, no organisation. Whatever fails is an answer like any other (`Heard`), with the code an outcome would have.
+that the environment says to an SDK: no proxy, no header, no organisation. Whatever fails is an answer like
+any other (`Heard`), with the code an outcome would have.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from fencepost.telemetry import correlation
 from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
 from fencepost_workers import redaction
-from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, TooLong, settle
+from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, Most, TooLong, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.failures import failed, unbilled
 from fencepost_workers.models.messages import Messages
@@ -116,7 +117,7 @@ class Providers:
     async def _heard(
         self, client: _Client, model: ModelSpec, body: Mapping[str, Any], seconds: float, now: datetime
     ) -> Heard:
-        collector = _COLLECTORS[model.wire]()
+        collector = _COLLECTORS[model.wire](Most.of(model.max_output))
         heard = Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time"))
         begun = _Begun()
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost_workers.models.answers import Ending, Facts, Means, Piece, parts, plain, tokens_of, word
+from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, parts, plain, tokens_of, word
 from fencepost_workers.models.failures import failed, stream_error
 
 _OURS: Final = frozenset({"message", "reasoning", "function_call"})
@@ -20,14 +20,15 @@ _INCOMPLETE: Final = {"max_output_tokens": Ending.TRUNCATED, "content_filter": E
 class Responses:
     """Puts down one stream."""
 
-    def __init__(self) -> None:
-        self.facts = Facts()
+    def __init__(self, most: Most | None = None) -> None:
+        self.facts = Facts(most=most or Most())
         self._open: dict[Any, tuple[str, Piece]] = {}  # by output_index: the items not done
         self._streamed: list[tuple[str, str]] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event. TooLong."""
         kind, facts, index = word(event.get("type")), self.facts, event.get("output_index")
+        facts.event()
         match kind:
             case "response.created" | "response.in_progress":
                 facts.response = word(plain(event.get("response")).get("id"))
@@ -69,9 +70,11 @@ class Responses:
         if piece is None or kind != "function_call":
             self.facts.faults.append(f"arguments of item {index}, which is no open call")
         else:
-            piece.arguments += text
+            piece.add(text)
 
     def _same(self, index: Any, arguments: str) -> None:
+        if self.facts.faults:  # nothing of it is used; joining what is streamed each time would be dear
+            return
         _, piece = self._open.get(index, ("", None))
         if piece is None or piece.arguments != arguments:
             self.facts.faults.append(f"the arguments of item {index} are not what was streamed of them")
