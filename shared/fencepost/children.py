@@ -38,7 +38,8 @@ class ChildSpec:
     runs are still to be started and the parent itself; where nothing is left it is refused. With the usual
     budget every limit but `children` is at most that share, so that a turn may start several. A slice is the
     child's until its call has ended in any way: by its run's end what was not used comes back; where a person
-    settles the call, and the end of its run is not known, all of it counts as used.
+    settles the call, and the end of its run is not known, all of it counts as used. At most
+    `slices.MAX_OPEN` (256) runs of one run are open at once, whatever its budget says.
     """
 
     planner: str

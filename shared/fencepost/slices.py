@@ -22,6 +22,8 @@ from fencepost.subjects import Run
 
 SHARED: Final = ("turns", "calls", "attempts", "tokens", "cost", "children")
 """What is shared by a tree, in the names of `Budget`; the other limits hold for each run of it alone."""
+MAX_OPEN: Final = 256
+"""Runs that one run has open at once: what they hold is read and written whole with each start and end."""
 _COUNTED: Final = ("turns", "calls", "attempts", "children")
 
 Amounts = Mapping[str, int]
@@ -73,6 +75,8 @@ def carve(
     """
     if budget.depth < 1:
         return "depth: the run's budget allows no run below it"
+    if len(read(below).held) >= MAX_OPEN:
+        return f"children: {MAX_OPEN} runs are open, and no more are started beside them"
     used = {name: getattr(usage, name) for name in SHARED if name != "children"}
     used["children"] = amounts(below)["children"]
     need = {"children": 1 + wanted.children}

@@ -151,6 +151,21 @@ def test_a_share_of_nothing_starts_nothing(has: Budget, used: Usage, why: str) -
     assert slices.carve(has, used, None, USUAL, usual=True) == why
 
 
+def test_no_more_runs_are_open_at_once_than_each_change_can_read() -> None:
+    """Each start and end writes what all of them hold: without a bound a run of thousands is quadratic."""
+    has, below, written = Budget(turns=10**6, calls=10**6, attempts=10**6, children=10**6), None, 0
+    for n in range(slices.MAX_OPEN):
+        assert isinstance(slices.carve(has, Usage(), below, SMALL), Budget)
+        below = slices.hold(below, UUID(int=n), slices.held_for(SMALL))
+        written += len(below or "")
+    full = f"children: {slices.MAX_OPEN} runs are open, and no more are started beside them"
+    assert slices.carve(has, Usage(), below, SMALL) == full
+    assert len(below or "") < 40_000
+    assert written < 5_000_000
+    below = slices.give_back(below, UUID(int=0), None)
+    assert isinstance(slices.carve(has, Usage(), below, SMALL), Budget)
+
+
 def test_all_of_a_slice_counts_as_used_where_nobody_knows_what_was() -> None:
     text = slices.hold(None, ONE, {"turns": 3, "tokens": 40, "children": 1})
     text = slices.give_back(text, ONE, None)
