@@ -32,7 +32,22 @@ def test_a_key_is_taken_quoted_and_raw(header: str, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "header", ["", '""', '"open', 'k"', r'"a\n"', "two words", "ä", "x" * 201, '"k";q=1', '"a"b"', "k\x7f"]
+    "header",
+    [
+        "",
+        '""',
+        '"open',
+        'k"',
+        r'"a\n"',
+        "two words",
+        "ä",
+        "x" * 201,
+        '"k";q=1',
+        '"a"b"',
+        "k\x7f",
+        "k;a=1",
+        "k,l",
+    ],
 )
 def test_what_is_no_key_is_refused(header: str) -> None:
     with pytest.raises(Problem) as caught:
