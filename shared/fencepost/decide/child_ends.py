@@ -16,7 +16,7 @@ from fencepost.clock import rfc3339
 from fencepost.commands import Answer, ClaimDoubt, Done, Moved, Payload, Tell, Unfamiliar
 from fencepost.decide import allow
 from fencepost.decide.dispatch import mark_unknown
-from fencepost.decide.fold import Child, Fold, lease_body
+from fencepost.decide.fold import Child, Fold, Presented, lease_body
 from fencepost.decide.stopping import after_call
 from fencepost.events import EventType, body_text
 from fencepost.outcomes import Unsure
@@ -48,6 +48,30 @@ def claim_child(fold: Fold, call: Call, tool: Tool, command: ClaimDoubt) -> Answ
     _settle(fold, fold.call(call.id), tool, child)
     after_call(fold, call.id)
     return Done(fold.call(call.id).state)
+
+
+def look_again(fold: Fold, call: Call, command: ClaimDoubt) -> Answer:
+    """A call that has ended, though not as one that happened, and whose run's end has changed since (R9).
+
+    A person looks at it where that run has an effect now, or may have, as after evidence of the call's own.
+    """
+    if not command.starts:
+        return Unfamiliar(f"that {call.tool} starts runs")
+    child = fold.children.get(call.child) if call.child is not None else None
+    if child is None or (why := _contradicts(call, child.run)) is None:
+        return Moved()
+    fold.term = None  # nobody holds what has ended
+    fold.presented[call.id] = Presented("evidence")
+    fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": call.fence + 1}, call=call.id)
+    return Done(C.NEEDS_REPAIR)
+
+
+def _contradicts(call: Call, run: Run) -> str | None:
+    unknown = 0 if call.state == C.ACCEPTED_UNKNOWN else run.unknowns + run.repairs
+    if call.state == C.SUCCEEDED or not (run.effects or unknown):
+        return None
+    left = f"{run.effects} effects, {run.repairs} calls to repair and {run.unknowns} that nobody knows of"
+    return f"the call is {call.state}, yet its run {run.id} is {run.status} with {left}"
 
 
 def _ended(run: Run) -> bool:

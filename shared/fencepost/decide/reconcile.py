@@ -24,7 +24,7 @@ from fencepost.commands import (
 )
 from fencepost.decide import allow, gate
 from fencepost.decide.authorize import authorize, decision_body, denial
-from fencepost.decide.child_ends import claim_child
+from fencepost.decide.child_ends import claim_child, look_again
 from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
@@ -51,8 +51,10 @@ def claim_doubt(fold: Fold, command: ClaimDoubt) -> Answer:
     A lost attempt is never executed again blindly: it becomes UNKNOWN first, then the recovery table decides.
     """
     call = fold.view.calls.get(command.subject)
-    if call is None or call.state in CALL_ENDS:
+    if call is None or (call.state in CALL_ENDS and call.child is None):
         return Gone()
+    if call.state in CALL_ENDS:
+        return look_again(fold, call, command)
     if call.state not in CALL_UNSETTLED:
         return Moved()
     if command.term.fence <= call.fence:

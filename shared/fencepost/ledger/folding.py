@@ -112,6 +112,8 @@ class Folding:
             self._sweep(fold, command)
         elif any(e.type != EventType.RUN_CREATED for e in fold.events):
             self._keep(fold, run)
+        elif isinstance(answer, c.Fenced):
+            self._keep_healths(fold)
         elif isinstance(answer, c.Moved) and isinstance(command, c.Claim):
             self._rearm(fold, command)
         return answer
@@ -184,22 +186,28 @@ class Folding:
             if self.loaded.operations[before.tenant, k] is not operation:
                 self.loaded.operations[before.tenant, k] = operation
                 self.writing.operations[before.tenant, k] = operation
+        self._keep_healths(fold)
+        for k in fold.woken:
+            resource = self.loaded.operations[before.tenant, k].resource
+            (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))
+        self._place(fold, run)
+        self._kin(fold, run, before)
+
+    def _keep_healths(self, fold: Fold) -> None:
         for scope, held in fold.dependencies.items():
             if self.loaded.dependencies.get(scope) is not held:
                 # A batch is one change of a row, however many of its commands have made it.
                 changed = replace(held, version=self.healths.get(scope, 0) + 1)
                 self.loaded.dependencies[scope] = self.writing.dependencies[scope] = changed
-        for k in fold.woken:
-            resource = self.loaded.operations[before.tenant, k].resource
-            (self.writing.freed if resource else self.writing.woken).add((before.tenant, k))
-        self._place(fold, run)
-        self._kin(fold, run)
 
-    def _kin(self, fold: Fold, run: Run) -> None:
+    def _kin(self, fold: Fold, run: Run, before: Run) -> None:
         """What a change means for the runs above and below this one: never more than a row that is due."""
         self.writing.starting += [(run.tenant, run.id, call) for call in fold.starting]
         if run.parent_call is not None and run.status in RUN_ENDS and not run.open:
             self.writing.told.add((run.tenant, run.parent_call))
+        if run.parent_call is not None and before.status in RUN_ENDS:  # its call may have been settled by it
+            self.writing.told.add((run.tenant, run.parent_call))
+            self.writing.changed.add((run.tenant, run.parent_call))
         for call in fold.hurried:
             row = self.loaded.rows.get((run.tenant, call))
             if row is not None and row.due_at > fold.now:
@@ -263,6 +271,11 @@ class Folding:
         """A claim that found nothing to do puts the row where the state says, unless it stands there."""
         subject = fold.run if command.subject == fold.run.id else fold.view.calls.get(command.subject)
         following = next_row(subject) if subject is not None else None
+        if following is None and fold.row is not None:  # it has ended, and was only to be looked at again
+            self.writing.ended.add((command.tenant, command.subject))
+            del self.loaded.rows[command.tenant, command.subject]
+        if following is not None and fold.again is not None:
+            following = (following[0], max(following[1], fold.again))
         if following is not None and fold.row is not None and following != (fold.row.queue, fold.row.due_at):
             queue, due = following
             row = amended(fold.row, generation=fold.row.generation + 1, queue=queue, due_at=due, worker=None)

@@ -24,6 +24,7 @@ from fencepost.ledger import allowances, health, rows
 from fencepost.ledger.allowances import Moved
 from fencepost.ledger.connect import Connection
 from fencepost.operations import Operation
+from fencepost.states import CallState
 from fencepost.subjects import Call, Run
 
 Key = tuple[str, UUID]
@@ -62,6 +63,13 @@ class Writing:
     """Runs to be started: tenant, and the run and call that start each."""
     told: set[Key] = field(default_factory=set)
     """Calls whose runs have ended."""
+    changed: set[Key] = field(default_factory=set)
+    """Those of `told` whose runs had ended before: what they say has changed."""
+
+    @property
+    def anything(self) -> bool:
+        """Whether there is something to write. An answer that came too late changes a dependency alone."""
+        return bool(self.rows or self.events or self.ended or self.dependencies)
 
 
 _PRESENTED = ("presented_owner", "presented_fence", "presented_version", "presented_office")
@@ -213,6 +221,17 @@ UPDATE fencepost.outbox o SET due_at = %s, publish_at = %s, generation = o.gener
 FROM unnest(%s::text[], %s::uuid[]) AS ended (tenant, call)
 WHERE o.subject = ended.call AND o.tenant = ended.tenant AND o.queue = 'reconciler' AND o.due_at > %s
 """
+# A call that such an end has settled already gets a row once more. Asked after the lock of its row was had:
+# whoever was settling it by the end as it was has committed by then.
+LOOK_AGAIN = f"""
+INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at, root)
+SELECT c.tenant, c.id, 'call', c.run, c.version + 1, 'reconciler', %s, %s, r.root
+FROM unnest(%s::text[], %s::uuid[]) AS changed (tenant, call)
+JOIN fencepost.calls c ON c.id = changed.call AND c.tenant = changed.tenant
+JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+WHERE c.state NOT IN ('{CallState.SUCCEEDED}', {rows.OPEN_SQL})
+ORDER BY c.tenant, c.id ON CONFLICT (tenant, subject) DO NOTHING
+"""
 
 
 def _exactly(update: str) -> str:
@@ -306,7 +325,13 @@ def _write_outbox(connection: Connection, batch: Writing, now: datetime) -> None
             keys = sorted(settled)
             connection.execute(statement, (now, now, [t for t, _ in keys], [k for _, k in keys], now))
     if batch.told:
-        calls = sorted(batch.told)
-        of = rows.text_array(t for t, _ in calls), rows.plain_array(call for _, call in calls)
+        of = _named(batch.told)
         connection.execute(LOCK_PARENTS, of)
         connection.execute(TELL_PARENTS, (now, now, *of, now))
+    if batch.changed:
+        connection.execute(LOOK_AGAIN, (now, now, *_named(batch.changed)))
+
+
+def _named(calls: set[Key]) -> tuple[str, str]:
+    kept = sorted(calls)
+    return rows.text_array(tenant for tenant, _ in kept), rows.plain_array(call for _, call in kept)
