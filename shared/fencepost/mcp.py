@@ -193,9 +193,17 @@ def changed(name: str, pinned: str, found: str | None) -> str:
 
 
 def held_pin(error: str | None) -> str | None:
-    """The pin under which a call was last held, by its stored error; None for one that was not."""
+    """The pin under which a call was last held, by its stored error; None for one that was not.
+
+    That error begins as `changed` does for a hold alone: `moves` keeps it so, by the code of the event.
+    """
     found = _PINNED.match(error or "")
     return None if found is None else found[1]
+
+
+def not_held(said: str) -> str:
+    """What is told of a call that was not held, so that whoever said it cannot pass it for a hold."""
+    return f"it was told: {said}" if said.startswith(f"{CHANGED}:") else said
 
 
 def contradiction(

@@ -14,6 +14,7 @@ from uuid import UUID
 from fencepost import allowances, approvals
 from fencepost.clock import NEVER, parse_rfc3339
 from fencepost.events import Event, EventType
+from fencepost.mcp import CHANGED, not_held
 from fencepost.states import CallState
 from fencepost.subjects import Call
 
@@ -146,11 +147,13 @@ def _succeeded(_call: Call, fact: Fact) -> Changes:
 
 
 def _attempt_failed(_call: Call, fact: Fact) -> Changes:
+    # Only our own code holds a call; what a stranger answers may read the same.
+    why = fact["message"] if fact["code"] == CHANGED else not_held(fact["message"])
     if fact["final"]:
         ended = {"state": C.FAILED, "doubt": False, "proof": fact.event.id}
-        return {"owner": None, "error": fact["message"], **ended}
+        return {"owner": None, "error": why, **ended}
     again = {"state": C.INTENT_RECORDED, "ready_at": fact.time("ready_at")}
-    return {"owner": None, "error": fact["message"], **again}
+    return {"owner": None, "error": why, **again}
 
 
 def _unknown(_call: Call, fact: Fact) -> Changes:
@@ -167,7 +170,7 @@ def _unknown(_call: Call, fact: Fact) -> Changes:
         "ready_at": fact.time("ready_at"),
         "reconcile_until": fact.time("reconcile_until"),
         "lost": fact["lost"],
-        "error": fact["message"],
+        "error": not_held(fact["message"]),
     }
 
 

@@ -30,14 +30,13 @@ class Below:
         self,
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
-        *events: tuple[EventType, dict[str, Any]],
+        event: tuple[EventType, dict[str, Any]],
     ) -> str | None:
-        """Why Postgres refuses that the run's `below` moves with these events of its call; None: it does."""
+        """Why Postgres refuses that the run's `below` moves with this event of its call; None: it does."""
         texts = [None if one is None else json.dumps(one) for one in (before, after)]
         first = next(self.attack.numbers)
         self.attack.put("runs", self.run, below=texts[0], seq=first)
-        for kind, body in events:
-            seq, _, head = self.attack.event(self.run, self.call, kind, body=body)
+        seq, _, head = self.attack.event(self.run, self.call, event[0], body=event[1])
         change = {"below": texts[1], "seq": seq, "head_hash": head}
         code = self.attack.update("runs", self.run, change, WORKER)
         assert code in {None, "FP004"}, self.attack.said
@@ -61,7 +60,7 @@ def below(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterato
 
 def test_it_moves_with_no_other_event(below: Below) -> None:
     held = {"held": {OTHERS: PIECE}}
-    said = (E.RECONCILIATION_DEFERRED, {})
+    said: tuple[EventType, dict[str, Any]] = (E.RECONCILIATION_DEFERRED, {})
     assert below.refused(held, held, said) is None
     assert below.refused(held, None, said) == MOVES
     assert below.refused(None, {"join": {"calls": []}}, said) == MOVES
@@ -92,7 +91,7 @@ def test_a_slice_comes_back_with_the_end_of_its_own_call(below: Below) -> None:
 
 
 def test_what_was_used_stays_used(below: Below) -> None:
-    said = (E.REPAIR_DECIDED, {})
+    said: tuple[EventType, dict[str, Any]] = (E.REPAIR_DECIDED, {})
     used = {"used": {"turns": 2, "calls": 3}}
     assert below.refused(used, {"used": {"turns": 2, "calls": 10}}, said) is None
     for less in ({"turns": 1, "calls": 3}, {"turns": 2}, {}):

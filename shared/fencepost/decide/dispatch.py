@@ -183,6 +183,8 @@ def _gate(fold: Fold, call: Call, tool: Tool, timeout: timedelta, fence: int) ->
 def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judged) -> Answer:
     """Step 8 and the attempt itself: from this commit on the call may have had its effect."""
     fence, spec = command.term.fence, tool.dependency
+    if (held := holds.admit(fold, call, tool, fence)) is not None:
+        return held  # before the budgets: what waits for a person is not stopped for what waiting cost
     if (used := exhausted(budget(fold), usage(fold), next="attempt")) is not None and not call.compensates:
         return _spent(fold, call, f"the run's budget of {used} is used up", used, fence)
     if (grown := overgrown(budget(fold), usage(fold))) is not None and not call.compensates:
@@ -202,9 +204,6 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
         timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
     if timeout <= timedelta(0):
         return _defer(fold, call, fence, waits=False)
-    if (held := holds.admit(fold, call, tool)) is not None:
-        _defer(fold, call, fence, waits=False, **held)
-        return Done(C.INTENT_RECORDED)
     before = dict(fold.dependencies)
     if (held_up := _gate(fold, call, tool, timeout, fence)) is not None:
         return held_up
@@ -262,7 +261,7 @@ def start_attempt(
         "fingerprint": prints.of(call, stored) if stored and prints.kept(call) else None,
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
-        "limit": holds.limit(call, spec.attempts),
+        "limit": holds.limit(call, tool),
         "reserve_ms": _millis(spec.reserve),
         **allow.said(call, taken),
     }
