@@ -273,19 +273,25 @@ def learn(
     While open, what was sent before tells nothing new, but for a longer Retry-After. In a half-open breaker
     only the probes speak: the first one that is answered closes it, a failure opens it for longer.
     """
-    flights, probes = _living(held.flights, now), _living(held.probes, now)
-    probing = held.state == State.HALF_OPEN and str(call) in probes
-    fresh = held
-    if str(call) in flights or flights.keys() != json.loads(held.flights).keys():
-        fresh = replace(fresh, flights=_text({k: v for k, v in flights.items() if k != str(call)}))
-    if probing:
-        fresh = replace(fresh, probes=_text({k: v for k, v in probes.items() if k != str(call)}))
+    probing = held.state == State.HALF_OPEN and str(call) in _living(held.probes, now)
+    fresh = left(held, call=call, now=now)
     if said.failed:
         return _failed(fresh, spec, said, now, rand, probing=probing)
     if said.answered and probing:
         return Health(held.scope, flights=fresh.flights, paced_at=held.paced_at, version=held.version)
     if said.answered and held.state == State.CLOSED and held.failures:
         return replace(fresh, failures=0, failed_at=None)
+    return fresh
+
+
+def left(held: Health, *, call: UUID, now: datetime) -> Health:
+    """The row once nothing of a call is under way: its places are free. `held` itself where it has none."""
+    flights, probes = _living(held.flights, now), _living(held.probes, now)
+    fresh = held
+    if str(call) in flights or flights.keys() != json.loads(held.flights).keys():
+        fresh = replace(fresh, flights=_text({k: v for k, v in flights.items() if k != str(call)}))
+    if held.state == State.HALF_OPEN and str(call) in probes:
+        fresh = replace(fresh, probes=_text({k: v for k, v in probes.items() if k != str(call)}))
     return fresh
 
 

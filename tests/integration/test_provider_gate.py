@@ -33,6 +33,7 @@ ONE, OTHER = "one/default", "other/default"
 BUSY: How = ("http_429", 7 * SECOND)
 DOWN: How = ("http_503", None)
 SLOW: How = ("timeout", None)
+DRAINED: How = (c.DRAINED, None)
 GARBLED: How = ("malformed_answer", None)
 
 
@@ -79,6 +80,12 @@ class Fleet:
             **self.bench.base(run), term=term, turn=1, seen=0, scope=self.scope, spent=Spent(5)
         )
         assert self.ledger.apply([turn]) == [c.Done("ACTING")]
+
+    def late(self, run: UUID, term: c.Term, answered: bool) -> c.Answer:
+        said: dict[str, Any] = {"term": term, "scope": self.scope, "spent": Spent(5)}
+        turn = c.RecordTurn(**self.bench.base(run), turn=1, seen=0, **said)
+        (answer,) = self.ledger.apply([turn if answered else self.lost(run, term, DRAINED)])
+        return answer
 
     def fail(self, how: How, times: int) -> None:
         """So many runs of others lose an answer like this."""

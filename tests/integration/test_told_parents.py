@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fencepost import commands as c
-from fencepost.ledger import apply
+from fencepost.testing import fault
 from tests.awaiting import until
 from tests.integration.family import asked, due, grown, heard
 from tests.integration.ledger_bench import Bench
@@ -36,15 +36,14 @@ def test_an_end_that_meets_the_look_at_its_call_is_heard(
     family.sql("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", call)
     look = replace(family.claim_doubt(run, call), starts=True)
     inside, go_on = threading.Event(), threading.Event()
-    point = apply.fault
 
     def held(name: str) -> Any:
         if name == "ledger.in_transaction" and threading.current_thread().name == LOOKS:
             inside.set()
             assert go_on.wait(WITHIN_S)
-        return point(name)
+        return fault(name)
 
-    monkeypatch.setattr(apply, "fault", held)
+    monkeypatch.setattr("fencepost.ledger.apply.fault", held)
     answers: dict[str, Any] = {}
 
     def apply_as(name: str, command: c.Command) -> threading.Thread:

@@ -114,6 +114,12 @@ def learn_of(fold: Fold, scope: str, spec: DependencySpec, subject: UUID, said: 
     return health_of(fold, scope)
 
 
+def leave(fold: Fold, scope: str, subject: UUID) -> None:
+    """Give back the places of a subject of which nothing is under way any more; nothing is learnt."""
+    held = health_of(fold, scope)
+    _set(fold, held, breaker.left(held, call=subject, now=fold.now))
+
+
 def decision(fold: Fold, call: Call, code: str, again: datetime) -> dict[str, Any]:
     """What a retry was decided by: the failure's class, the backoff in ms, the breaker as it is now."""
     kind: FailureClass = breaker.failure_class(code)

@@ -166,7 +166,7 @@ def record_turn(fold: Fold, command: RecordTurn) -> Answer:
     """Record a turn: the run completes, or its proposals become calls, each validated and authorised now."""
     run = fold.run
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
-        return Fenced()
+        return provider.late(fold, command)
     fold.present(run.id, "term")
     fold.takeovers = 0
     provider.answered(fold)
@@ -224,7 +224,7 @@ def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
     """The planner gave no usable answer: ask again later; the claim stops a run that failed too often."""
     run = fold.run
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
-        return Fenced()
+        return provider.late(fold, command)
     fold.present(run.id, "term")
     drained = command.code == DRAINED
     again = fold.now if drained else retry_at(fold.now, *_pause(fold), command.retry_after)

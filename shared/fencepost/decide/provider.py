@@ -19,11 +19,12 @@ from typing import Any
 from fencepost import breaker, deadlines
 from fencepost.breaker import DEPENDENCY_FAILED, Blocked, FailureClass, Health, Learnt, State
 from fencepost.clock import rfc3339
-from fencepost.commands import DRAINED, Answer, ClaimRun, Done, Full, RecordPlanLost
+from fencepost.commands import DRAINED, Answer, ClaimRun, Done, Fenced, Full, RecordPlanLost, RecordTurn
 from fencepost.decide import gate
 from fencepost.decide.fold import Fold
 from fencepost.events import EventType
 from fencepost.models import ModelSpec, Spent
+from fencepost.states import RunStatus
 
 E = EventType
 
@@ -122,6 +123,17 @@ def lost(fold: Fold, command: RecordPlanLost) -> dict[str, Any]:
         if kind in _UNREAD and command.spent == Spent():
             body["taken"] = False
     return body
+
+
+def late(fold: Fold, command: RecordTurn | RecordPlanLost) -> Fenced:
+    """An answer, or none, to a request whose term is over: it gives back the place it had at its provider.
+
+    Not where the run is being asked once more: a run has one place, and that is then its holder's.
+    """
+    run = fold.run
+    if command.scope and (run.status != RunStatus.PLANNING or run.owner is None):
+        gate.leave(fold, command.scope, run.id)
+    return Fenced()
 
 
 def theirs(kind: FailureClass, held: Health) -> bool:

@@ -128,7 +128,7 @@ class Ledger:
                 answers.append(folding.command(command))
                 watch.judged(command)
             fault("ledger.in_transaction")
-            if folding.writing.rows or folding.writing.events or folding.writing.ended:
+            if folding.writing.anything:
                 write(connection, folding.writing, loaded.now)
                 _tell(before, folding.writing.dependencies)
             else:

@@ -177,7 +177,7 @@ class Loaded:
         asked, failed = self._models(batch, known)
         if needed & known.providers:  # read because there are such models, perhaps for nobody in this batch
             called = {call.scope for calls in self.calls.values() for call in calls.values()}
-            needed -= known.providers - called - asked.keys()
+            needed -= known.providers - called - asked.keys() - health.hinted(batch)
         needed |= {scope for scope, spec in asked.items() if spec.limited or scope not in self.read} | failed
         if known.limited:
             depended = [call for x in batch if (call := self._depended(x)) is not None]
