@@ -21,7 +21,7 @@ from tests.integration.api_process import Api, Frame, frames, running, start, to
 from tests.integration.conftest import copied
 from tests.integration.ledger_bench import Bench, open_bench
 
-STREAMS = 40
+STREAMS = 10
 
 
 @pytest.fixture(scope="module")

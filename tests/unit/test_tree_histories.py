@@ -120,7 +120,7 @@ class Family(World):
         return {"turns": run.requests, "calls": len(calls), "attempts": attempts, "children": 0}
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_any_tree_replays_starts_each_run_once_and_stays_within_its_roots_budget(seed: int) -> None:
     world = Family(seed)
