@@ -113,7 +113,8 @@ def test_the_runs_of_one_turn_share_what_they_leave_open_and_none_starts_with_no
     pieces = []
     for n in range(count):
         beneath = slices.amounts(below)
-        used = Usage(**{name: own.get(name, 0) + beneath[name] for name in slices.SHARED[:5]})
+        turns, calls, tokens = (own[name] + beneath[name] for name in ("turns", "calls", "tokens"))
+        used = Usage(turns=turns, calls=calls, attempts=beneath["attempts"], tokens=tokens)
         piece = slices.carve(has, used, below, wanted, starting=count - n, usual=wanted == USUAL)
         assert isinstance(piece, Budget), piece
         pieces.append(piece)
