@@ -1,74 +1,116 @@
-"""An answer of a model whose term is over: it is not recorded, and gives back the place it had."""
+"""A function that ends after its attempt was given up: what it says is filed, and settles the doubt."""
 
-from collections.abc import Callable
-from dataclasses import replace
-from datetime import UTC, datetime
-from uuid import UUID
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
-from fencepost import commands as c
-from fencepost.breaker import Health, State
-from fencepost.ledger.load import Loaded
-from tests.integration.ledger_bench import TENANT, Bench
-from tests.integration.test_gate import known
-from tests.integration.test_provider_gate import BUSY, ONE, OTHER, Fleet, model
-from tests.integration.test_repin import repin
+from fencepost import App, Attempt, Context, Contract, Effect, NotApplied, Proposal, Turn
+from fencepost.states import Queue
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalValkey
+from fencepost_workers.dispatcher import Dispatcher
+from fencepost_workers.reconciler import Reconciler
+from fencepost_workers.step import Step
+from tests.awaiting import until
+from tests.integration.step_shop import WITHIN_S, opened
 
-
-def repinned(bench: Bench, run: UUID) -> None:
-    assert isinstance(repin(bench, run), c.Done)
-
-
-def cancelled(bench: Bench, run: UUID) -> None:
-    assert bench.cancel(run) == c.Done("STOPPED")
+SECOND = timedelta(seconds=1)
 
 
-@pytest.mark.parametrize("ends", [cancelled, repinned])
-@pytest.mark.parametrize("answered", [True, False])
-def test_an_answer_whose_term_is_over_gives_its_place_back(
-    bench: Bench, ends: Callable[[Bench, UUID], None], answered: bool
+class Note(BaseModel):
+    key: str
+
+
+class Slow:
+    """What the function does: waits for the gate, then answers."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.answer: Any = None
+
+
+def slow_app(slow: Slow) -> App:
+    app = App("slow")
+    headers = {"Authorization": "Bearer geheim-geheim"}
+    place = app.dependency("place", headers=headers, per_attempt=0.2 * SECOND, grace=SECOND, reserve=SECOND)
+
+    @place.python(
+        "note.do", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=Contract(settle=SECOND)
+    )
+    def do(args: Note, attempt: Attempt) -> Any:
+        slow.gate.wait(WITHIN_S)
+        if isinstance(slow.answer, ValueError):
+            raise slow.answer
+        return slow.answer
+
+    @do.compensate
+    def undo(args: Note, result: Any) -> Proposal:
+        return Proposal("note.do", {"key": f"undo {args.key}"})
+
+    @app.planner("note", version=1)
+    def note(context: Context) -> Turn:
+        return Turn([do.propose(Note(key=context.run_id), call_id="do")])
+
+    app.allow("svc:*", tools=["note.do"])
+    return app
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[LocalValkey]:
+    with LocalValkey.start() as server:
+        yield server
+
+
+@pytest.mark.parametrize(
+    ("answer", "applied", "state"),
+    [({"id": "n-1"}, True, "SUCCEEDED"), (NotApplied("refused", "no"), False, "FAILED")],
+)
+def test_what_a_function_says_after_its_time_is_filed_as_evidence_and_settles_the_call(
+    database: LedgerDatabase, valkey: LocalValkey, answer: Any, applied: bool, state: str
 ) -> None:
-    fleet = Fleet(bench, model("one", concurrency=1))
-    late, waits = bench.start(), bench.start()
-    term = fleet.asked(late)
-    ends(bench, late)
-    assert isinstance(fleet.claim(waits)[0], c.Full), "it is still being asked"
-    before = bench.kinds(late)
-    assert fleet.late(late, term, answered) == c.Fenced()
-    assert bench.kinds(late) == before
-    fleet.asked(waits)
+    slow = Slow()
+    slow.answer = answer
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        assert shop.states() == ["UNKNOWN"]
+        slow.gate.set()
+        filed = "SELECT body FROM fencepost.events WHERE type = 'EvidenceFiled'"
+        ((body,),) = until("evidence is filed", lambda: shop.sql(filed), WITHIN_S)
+        assert body["applied"] is applied
+        due = until("the reconciler is due", lambda: shop.due(Queue.RECONCILER), WITHIN_S)
+        Step(shop.worker, Reconciler(shop.worker)).handle(due)
+        assert shop.idle()
+        assert shop.states() == [state]
+        assert shop.sql("SELECT receipt FROM fencepost.calls") == [("n-1" if applied else None,)]
 
 
-@pytest.mark.parametrize("scope", [ONE, OTHER])
-def test_who_tried_a_provider_and_was_cancelled_lets_the_next_one_try(bench: Bench, scope: str) -> None:
-    fleet = Fleet(bench, model("one"))
-    fleet.fail(BUSY, 1)
-    bench.ahead(9)
-    late, waits = bench.start(), bench.start()
-    term = fleet.asked(late)
-    cancelled(bench, late)
-    named = Fleet(bench, model("one"))
-    named.scope = scope
-    assert named.late(late, term, True) == c.Fenced()
-    assert known(bench, ONE).state == State.HALF_OPEN, "whoever was fenced teaches nothing"
-    assert isinstance(fleet.claim(waits)[0], c.Plan if scope == ONE else c.Done)
+def test_a_credential_of_its_dependency_that_a_function_tells_is_not_kept(
+    database: LedgerDatabase, valkey: LocalValkey
+) -> None:
+    slow = Slow()
+    slow.answer = ValueError("401: geheim-geheim is not known here")
+    slow.gate.set()
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        ((error,),) = shop.sql("SELECT error FROM fencepost.calls")
+        assert "401: *** is not known here" in error
 
 
-def test_the_place_of_a_run_that_is_asked_once_more_is_not_given_back(bench: Bench) -> None:
-    fleet = Fleet(bench, model("one", concurrency=1))
-    run, waits = bench.start(), bench.start()
-    term = fleet.asked(run)
-    repinned(bench, run)
-    fleet.asked(run)
-    assert fleet.late(run, term, True) == c.Fenced()
-    assert isinstance(fleet.claim(waits)[0], c.Full)
-
-
-def test_a_row_that_holds_places_is_locked_though_its_run_asks_elsewhere_by_now(bench: Bench) -> None:
-    run = bench.start()
-    loaded = Loaded(now=datetime(2026, 1, 1, tzinfo=UTC), read=frozenset({ONE, OTHER}))
-    loaded.runs[TENANT, run] = bench.run(run)
-    loaded.dependencies = {scope: Health(scope, state=State.HALF_OPEN) for scope in (ONE, OTHER)}
-    late = c.RecordTurn(**bench.base(run), term=bench.term(), turn=1, seen=0, scope=ONE)
-    assert loaded.unlocked([late], replace(bench.known, providers=frozenset({ONE, OTHER}))) == {ONE}
+def test_a_credential_in_a_late_answer_is_not_kept(database: LedgerDatabase, valkey: LocalValkey) -> None:
+    slow = Slow()
+    slow.answer = {"id": "geheim-geheim"}
+    with opened(database, valkey, 4, slow_app(slow)) as shop:
+        Step(shop.worker, Dispatcher(shop.worker)).handle(shop.planned("a"))
+        assert shop.idle()
+        slow.gate.set()
+        filed = "SELECT body ->> 'receipt' FROM fencepost.events WHERE type = 'EvidenceFiled'"
+        assert until("evidence is filed", lambda: shop.sql(filed), WITHIN_S) == [("***",)]
+        assert not any(
+            b"geheim" in bytes(data) for (data,) in shop.sql("SELECT data FROM fencepost.payloads")
+        )
