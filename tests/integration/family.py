@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Unpack
 from uuid import UUID
 
+import psycopg
 from pydantic import BaseModel
 
 from fencepost import App, Budget, Effect, Proposal
@@ -11,6 +12,7 @@ from fencepost import commands as c
 from fencepost.children import ChildOptions, ChildTool
 from fencepost.clock import uuid7
 from fencepost.joins import ALL, Join
+from fencepost_ops.checker.verdict import check
 from tests.integration.ledger_app import SECOND
 from tests.integration.ledger_bench import Bench
 
@@ -101,3 +103,10 @@ def asked(bench: Bench, tool: str = "wallet.ask", **how: Any) -> tuple[UUID, UUI
 def stopped(bench: Bench, child: UUID) -> None:
     bench.cancel(child)
     assert bench.status(child) == "STOPPED"
+
+
+def wrong(bench: Bench) -> list[str]:
+    """What the checker has against the ledger as it stands."""
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        report = check(reader, None, settled=False)
+    return [f"{v.invariant}: {one.message}" for v in report.verdicts for one in v.violations]

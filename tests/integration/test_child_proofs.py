@@ -1,6 +1,7 @@
 """What the end of a run proves of the call that started it, and what it does not: doubts, and halves."""
 
 import json
+from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -9,13 +10,14 @@ import pytest
 from fencepost import commands as c
 from fencepost.decide import child_ends, offices
 from fencepost.outcomes import Refused, Unsure
-from tests.integration.family import asked, begin, grown, heard, told
+from tests.integration.family import asked, begin, grown, heard, told, wrong
 from tests.integration.ledger_bench import Bench
 
 
 @pytest.fixture
-def family(bench: Bench) -> Bench:
-    return grown(bench)
+def family(bench: Bench) -> Iterator[Bench]:
+    yield grown(bench)
+    assert wrong(bench) == []
 
 
 def _in_doubt(family: Bench, child: UUID) -> UUID:
