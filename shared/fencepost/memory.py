@@ -22,7 +22,7 @@ nothing. Values are JSON in canonical form, without floats.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypedDict
 
@@ -84,6 +84,11 @@ class MemorySpec:
     """One space of memory as declared. Without a `store` it is in Postgres: at `dsn`, or in the ledger's.
 
     `replica` is where reads go; both may be `env:NAME`. Another database is prepared by `fencepost migrate`.
+
+    `settle`: from a write's deadline, by the ledger's clock, until a lookup that finds nothing is believed.
+    The store refuses what comes later by its own clock; so that clock must not be behind the ledger's by as
+    much as `settle`, or a write may come after its absence was proved. In the ledger's own database the two
+    are one clock; for a `dsn` or a `store` elsewhere give more than their clocks may differ.
     """
 
     space: str
@@ -92,6 +97,7 @@ class MemorySpec:
     store: MemoryStore | None = None
     wait: timedelta = timedelta(seconds=2)
     max_bytes: int = 32 * 1024
+    settle: timedelta = SETTLE
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_bytes <= MAX_VALUE_BYTES:
@@ -100,6 +106,8 @@ class MemorySpec:
             )
         if self.wait < timedelta(0):
             raise UsageError(f"memory {self.space}: wait must not be negative, not {self.wait}")
+        if self.settle <= timedelta(0):
+            raise UsageError(f"memory {self.space}: settle must be positive, not {self.settle}")
         if self.store is not None and (self.dsn or self.replica):
             raise UsageError(f"memory {self.space} has a store of its own; dsn and replica are Postgres's")
 
@@ -117,6 +125,7 @@ class MemoryPart(TypedDict, total=False):
     store: MemoryStore | None
     wait: timedelta
     max_bytes: int
+    settle: timedelta
 
 
 class MemoryOptions(MemoryPart, total=False):
@@ -232,7 +241,7 @@ def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
     writes: ToolOptions = {
         **usual,
         "intent": PER_PROPOSAL,
-        "contract": PROMISED,
+        "contract": replace(PROMISED, settle=spec.settle),
         "receipt": "version",
     }
     reads: ToolOptions = {**usual, "doubtful": lambda result: result["untrusted"] is True}

@@ -10,7 +10,10 @@ from typing import Final, Protocol
 MAX_VALUE_BYTES: Final = 60 * 1024
 """Of one value's canonical text: a call's arguments hold no more."""
 SETTLE: Final = timedelta(seconds=1)
-"""After its attempt's deadline a store refuses a write; what it took before that is seen by every lookup."""
+"""After its attempt's deadline a store refuses a write; what it took before that is seen by every lookup.
+
+Both by the store's clock: it must not be behind the ledger's by as much (`MemorySpec.settle`).
+"""
 
 
 @dataclass(frozen=True, slots=True)

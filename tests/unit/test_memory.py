@@ -22,6 +22,7 @@ from fencepost.memory import (
     wrote,
 )
 from fencepost.memory_port import (
+    SETTLE,
     Change,
     Conflicting,
     Erased,
@@ -67,12 +68,22 @@ def test_a_space_is_four_tools_that_promise_what_their_store_does() -> None:
     assert acts_on(WRITE) == ("memory", "notes/plan")
 
 
+def test_an_absence_is_believed_after_as_long_as_was_said_of_the_clocks() -> None:
+    def settles(**said: Any) -> list[timedelta | None]:
+        space = App("shop").memory("notes", **said)
+        return [one.tool.contract.settle for one in (space.write, space.restore)]
+
+    assert settles() == [SETTLE] * 2
+    assert settles(dsn="env:X", settle=timedelta(seconds=30)) == [timedelta(seconds=30)] * 2
+
+
 @pytest.mark.parametrize(
     ("said", "why"),
     [
         ({"max_bytes": 61 * 1024}, "max_bytes is 1 to 61440"),
         ({"max_bytes": 0}, "max_bytes is 1 to 61440"),
         ({"wait": timedelta(seconds=-1)}, "wait must not be negative"),
+        ({"settle": timedelta(0)}, "settle must be positive"),
         ({"store": object(), "dsn": "env:X"}, "has a store of its own"),
         ({"store": object(), "replica": "env:X"}, "has a store of its own"),
     ],
