@@ -66,6 +66,17 @@ def test_what_cannot_be_a_signal_is_refused(bench: Bench) -> None:
     assert bench.sql("SELECT count(*) FROM fencepost.signals WHERE run = %s", run) == [(0,)]
 
 
+def test_the_signals_of_a_run_are_bounded_together(bench: Bench) -> None:
+    run, other = bench.start(), bench.start()
+    large = "x" * (64 * 1024 - 2)  # and its quotes
+    for number in range(16):
+        assert told(bench, run, f"k{number}", large).created
+    with pytest.raises(UsageError, match=f"signals of run {run} are at most 1048576 bytes of JSON together"):
+        told(bench, run, "more")
+    assert told(bench, run, "k0", large).number == 1, "what was taken is known"
+    assert told(bench, other, "more").number == 1
+
+
 def test_a_run_that_stops_or_has_ended_is_deaf(bench: Bench) -> None:
     run = bench.start()
     told(bench, run, "before")

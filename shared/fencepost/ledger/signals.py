@@ -6,6 +6,7 @@ its calls: it interrupts nothing that is in flight. Whoever holds the run's lock
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -96,10 +97,10 @@ def read_signals(
         " ORDER BY s.run, s.number",
         columns,
     )
-    found: dict[tuple[str, UUID], tuple[Signal, ...]] = {}
+    found: dict[tuple[str, UUID], list[Signal]] = defaultdict(list)
     for tenant, run, *signal in read:
-        found[tenant, run] = (*found.get((tenant, run), ()), Signal(*signal))
-    return found
+        found[tenant, run].append(Signal(*signal))
+    return {key: tuple(signals) for key, signals in found.items()}
 
 
 def read_pinned(

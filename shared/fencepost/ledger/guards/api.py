@@ -12,6 +12,8 @@ MAX_SIGNALS: Final = 1000
 """Of one run."""
 MAX_SIGNAL_BYTES: Final = 64 * 1024
 """Of the JSON text of one, as Postgres writes it: each is part of every later context of its run."""
+MAX_SIGNALS_BYTES: Final = 1024 * 1024
+"""Of the JSON texts of all of one run together: they are read anew for each of its turns."""
 
 SIGNAL: Final = f"""
 CREATE FUNCTION fencepost.signal_run(
@@ -61,6 +63,11 @@ BEGIN
         WHERE s.run = p_run AND s.tenant = p_tenant), 0) + 1;
     IF v_number > {MAX_SIGNALS} THEN
         RAISE EXCEPTION 'run % has {MAX_SIGNALS} signals, and takes no more', p_run USING ERRCODE = 'FP422';
+    END IF;
+    IF octet_length(p_body::text) + coalesce((SELECT sum(octet_length(s.body::text)) FROM fencepost.signals s
+           WHERE s.run = p_run AND s.tenant = p_tenant), 0) > {MAX_SIGNALS_BYTES} THEN
+        RAISE EXCEPTION 'the signals of run % are at most {MAX_SIGNALS_BYTES} bytes of JSON together', p_run
+            USING ERRCODE = 'FP422', HINT = 'Refer to the rest.';
     END IF;
     v_now := fencepost.now();  -- once the lock is held (R6)
     INSERT INTO fencepost.signals (tenant, run, number, key, name, body, sender, sent_at)

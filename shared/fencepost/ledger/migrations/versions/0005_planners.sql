@@ -1293,6 +1293,11 @@ BEGIN
     IF v_number > 1000 THEN
         RAISE EXCEPTION 'run % has 1000 signals, and takes no more', p_run USING ERRCODE = 'FP422';
     END IF;
+    IF octet_length(p_body::text) + coalesce((SELECT sum(octet_length(s.body::text)) FROM fencepost.signals s
+           WHERE s.run = p_run AND s.tenant = p_tenant), 0) > 1048576 THEN
+        RAISE EXCEPTION 'the signals of run % are at most 1048576 bytes of JSON together', p_run
+            USING ERRCODE = 'FP422', HINT = 'Refer to the rest.';
+    END IF;
     v_now := fencepost.now();  -- once the lock is held (R6)
     INSERT INTO fencepost.signals (tenant, run, number, key, name, body, sender, sent_at)
     VALUES (p_tenant, p_run, v_number, p_key, p_name, p_body, p_sender, v_now);
