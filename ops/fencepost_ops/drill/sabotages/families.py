@@ -69,12 +69,15 @@ FAMILIES: Final = (
         off=code(slices, "carve", _whatever_is_wanted),
         shows=_shown("slice_not_asked", _asks("left", "right", turns=6), _ONE_FITS),
     ),
-    Sabotage(
-        name="slice_not_held",
-        invariant="I13",
-        about="what a child may still use is nobody else's until it has ended",
-        off=code(slices, "hold", _nothing_held),
-        shows=_shown("slice_not_held", _asks("left", "right", turns=6), _ONE_FITS),
+    *in_depth(
+        Sabotage(
+            name="slice_not_held",
+            invariant="I13",
+            about="what a child may still use is nobody else's until it has ended",
+            off=code(slices, "hold", _nothing_held),
+            shows=_shown("slice_not_held", _asks("left", "right", turns=6), _ONE_FITS),
+        ),
+        muted("guard_run", "they hold from their start to their end"),
     ),
     *in_depth(
         Sabotage(

@@ -21,6 +21,7 @@ REFUSALS: Final[Mapping[str, str]] = {
     "approval_of_one_suffices.code": "cannot approve or deny it like this",
     "allowance_let_go_too_early.code": "no attempt goes beyond it",
     "settled_before_its_end.code": "only by a proof of its own",
+    "slice_not_held.code": "they hold from their start to their end",
     "answers_uncounted.code": "what its models use and hold moves",
     "history_edited.granted": "events is append-only: UPDATE is refused",
 }
