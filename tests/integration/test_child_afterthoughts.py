@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from fencepost import commands as c
+from fencepost import testing
 from fencepost.ledger import apply
 from fencepost.outcomes import Applied, Refused
 from tests.awaiting import until
@@ -92,7 +93,7 @@ def test_evidence_that_meets_the_settling_of_the_call_goes_up_all_the_same(
     settle = replace(family.claim_doubt(run, call), starts=True)
     evidence = _evidence(family, child, debit, term, "r1")
     inside, go_on = threading.Event(), threading.Event()
-    point = apply.fault
+    point = testing.fault
 
     def held(name: str) -> Any:
         if name == "ledger.in_transaction" and threading.current_thread().name == SETTLES:

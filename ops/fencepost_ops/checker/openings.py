@@ -65,7 +65,9 @@ def _compensation(
 
 
 def rows(tables: Tables) -> Iterator[Violation]:
-    """I12: every open subject has its outbox row, and nothing that has ended has one."""
+    """I12: every open subject has its outbox row, and nothing that has ended has one, but for a call that is
+    looked at again, because its run's end has changed.
+    """
     wanted: dict[Key, RunRow | CallRow] = {k: r for k, r in tables.runs.items() if r.status not in RUN_ENDED}
     wanted |= {k: c for k, c in tables.calls.items() if c.state not in ENDED}
     has = {(row.tenant, row.subject): row for row in tables.outbox}
