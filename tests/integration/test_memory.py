@@ -234,10 +234,9 @@ def test_a_write_whose_answer_is_lost_is_found_by_its_key_and_is_one_version(mem
     assert memories.versions("lost") == [(1, '"v"'), (2, '"from another"')]
 
 
-def test_what_a_run_wrote_by_lookup_counts_for_what_it_reads(memories: Memories) -> None:
-    run = lost(
-        memories, "dispatch.after_effect=error", [write("found", "v", 0, "afar")], [read("found", "afar")]
-    )
+@pytest.mark.parametrize("key", ["found", 'a "key": \\ / é \U0001f600'])
+def test_what_a_run_wrote_by_lookup_counts_for_what_it_reads(memories: Memories, key: str) -> None:
+    run = lost(memories, "dispatch.after_effect=error", [write(key, "v", 0, "afar")], [read(key, "afar")])
     memories.settle()
     assert memories.result(run, "r")["need"] == 1
 

@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.errors import NotApplied
 from fencepost.ledger.connect import Pool, connect
-from fencepost.ledger.memories import PostgresMemory, erase, keys, versions
+from fencepost.ledger.memories import _KEYS, PostgresMemory, erase, keys, versions
 from fencepost.memory_conformance import broken_promises
 from fencepost.memory_port import Change, Erased, MemoryStore, Slot, WriteAnswer, Writer, Wrote
 from fencepost_ops.database import LedgerDatabase
@@ -44,6 +44,41 @@ def writer(**said: Any) -> Writer:
 
 def test_it_keeps_every_promise_of_the_port(pool: Pool) -> None:
     assert broken_promises(PostgresMemory(pool)) == []
+
+
+FILL = """
+DO $$ BEGIN FOR i IN 0..4999 LOOP
+    PERFORM fencepost.write_memory('t', 'walked', 'counter', i, '1', NULL, false, 'walked' || i,
+        gen_random_uuid(), gen_random_uuid(), now() + interval '1 day');
+END LOOP; END $$
+"""
+
+
+def test_a_list_reads_a_row_for_a_key_however_often_it_was_written(place: LedgerDatabase, pool: Pool) -> None:
+    store = PostgresMemory(pool)
+    names = [f"zz{i:02}" for i in range(30)]
+    for name in names:
+        store.write(Slot("t", "walked", name), Change(0, "1"), writer())
+    gone = Slot("t", "walked", "zz05")
+    store.write(gone, Change(1, restores=0), writer())
+    left = [name for name in names if name != "zz05"]
+    with psycopg.connect(place.owner, autocommit=True) as owner:
+        owner.execute(FILL)
+        owner.execute("ANALYZE fencepost.memory")
+        asked = {"tenant": "t", "space": "walked", "prefix": "", "after": "", "limit": 10}
+        (told,) = owner.execute("EXPLAIN (ANALYZE, FORMAT JSON) " + _KEYS, asked).fetchone() or ((),)
+    assert _read(told[0]["Plan"]) < 300
+    listed = store.keys("t", "walked", "", "", 40)
+    assert [(one.key, one.version) for one in listed] == [("counter", 5000), *((name, 1) for name in left)]
+    assert [one.key for one in store.keys("t", "walked", "zz", "zz03", 3)] == ["zz04", "zz06", "zz07"]
+    assert [one.key for one in store.keys("t", "walked", "co", "", 3)] == ["counter"]
+    assert store.keys("t", "walked", "zzz", "", 3) == store.keys("t", "nowhere", "", "", 3) == []
+
+
+def _read(plan: dict[str, Any]) -> int:
+    """The rows of the table that a plan has read, those it has thrown away among them."""
+    rows = plan["Actual Rows"] + plan.get("Rows Removed by Filter", 0) if "Relation Name" in plan else 0
+    return int(rows * plan["Actual Loops"]) + sum(_read(one) for one in plan.get("Plans", ()))
 
 
 class Forgetful(PostgresMemory):

@@ -15,6 +15,7 @@ from uuid import UUID
 
 import psycopg
 
+from fencepost.canonical import encode
 from fencepost.errors import NotApplied, NotFound, UsageError
 from fencepost.ledger.connect import Connection, Pool
 from fencepost.memory_port import (
@@ -48,13 +49,24 @@ FROM (SELECT) AS one LEFT JOIN LATERAL (
     SELECT * FROM fencepost.memory WHERE tenant = %s AND space = %s AND key = %s
     ORDER BY version DESC LIMIT 1) m ON true
 """
+# From key to key along the primary key, one probe each, however many versions there are of one; and no
+# further than the limit asks, since a recursion gives rows as they are fetched.
 _KEYS: Final = """
+WITH RECURSIVE walk (key) AS (
+    (SELECT m.key FROM fencepost.memory m
+        WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key > %(after)s ORDER BY m.key LIMIT 1)
+    UNION ALL
+    SELECT (SELECT m.key FROM fencepost.memory m
+        WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key > w.key ORDER BY m.key LIMIT 1)
+    FROM walk w WHERE w.key IS NOT NULL
+)
 SELECT key, version, untrusted FROM (
-    SELECT DISTINCT ON (m.key) m.key, m.version, m.untrusted, m.absent FROM fencepost.memory m
-    WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key > %(after)s
-        AND starts_with(m.key, %(prefix)s)
-    ORDER BY m.key, m.version DESC) AS newest
-WHERE NOT absent ORDER BY key LIMIT %(limit)s
+    SELECT n.key, n.version, n.untrusted FROM walk w CROSS JOIN LATERAL (
+        SELECT m.key, m.version, m.untrusted, m.absent FROM fencepost.memory m
+        WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key = w.key
+        ORDER BY m.version DESC LIMIT 1) AS n
+    WHERE starts_with(w.key, %(prefix)s) AND NOT n.absent LIMIT %(limit)s) AS newest
+ORDER BY key
 """
 # What the run itself and those it descends from have written; what a person settled may have any receipt.
 _OWN: Final = """
@@ -65,7 +77,10 @@ WITH RECURSIVE line AS (
 )
 SELECT coalesce(max(CASE WHEN c.receipt ~ '^[0-9]{1,16}$' THEN c.receipt::bigint END), 0)
 FROM line JOIN fencepost.calls c ON c.run = line.id AND c.tenant IS NOT DISTINCT FROM %(tenant)s
-WHERE c.tool = ANY(%(tools)s) AND c.state = 'SUCCEEDED' AND c.arguments::jsonb ->> 'key' = %(key)s
+WHERE c.tool = ANY(%(tools)s) AND c.state = 'SUCCEEDED'
+    -- Arguments are canonical text: those of another key are not parsed, values and all.
+    AND CASE WHEN strpos(c.arguments, %(named)s) > 0 THEN c.arguments::jsonb ->> 'key' = %(key)s
+        ELSE false END
 """
 _VERSIONS: Final = """
 SELECT version, value, absent, untrusted, restores, run, call, written_at, erased_at, erased_by, erased_reason
@@ -156,7 +171,8 @@ def _answer(said: str, version: int | None) -> WriteAnswer:
 
 def written_by_run(connection: Connection, tenant: str, run: UUID, tools: Sequence[str], key: str) -> int:
     """The newest version of a key that a run, or one it descends from, has written; 0: none."""
-    asked = {"tenant": tenant, "run": run, "tools": list(tools), "key": key}
+    named = f'"key":{encode(key).decode()}'
+    asked = {"tenant": tenant, "run": run, "tools": list(tools), "key": key, "named": named}
     row = connection.execute(_OWN, asked).fetchone()
     return int(row[0]) if row is not None else 0
 
