@@ -9,8 +9,11 @@ import httpx2
 import openai
 import pydantic_ai
 import pytest
+from pydantic_ai import WebSearchTool
+from pydantic_ai.capabilities import NativeTool, Toolset, WebSearch
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.toolsets import FunctionToolset
 
 from fencepost import App, Attempt, Effect
 from fencepost.errors import UsageError
@@ -119,6 +122,37 @@ def test_hosted_agents_propose_and_end_and_what_goes_wrong_is_no_intent(
         assert len(shop.states()) == before + 3 * len(HOSTS)
 
 
+SETTINGS: dict[str, Any] = {
+    "extra_body": {"extra_body": {"tools": [{"type": "web_search"}]}},
+    "extra_headers": {"extra_headers": {"x": "y"}},
+    "max_retries": {"max_retries": 2},
+    "openai_native_tools": {"openai_native_tools": [{"type": "web_search"}]},
+    "openai_previous_response_id": {"openai_previous_response_id": "resp_1"},
+    "openai_store": {"openai_store": True},
+    "tool_choice": {"tool_choice": "required"},
+}
+MODEL_SETTINGS: dict[str, Any] = {
+    "context_management": [{"type": "compaction"}],
+    "extra_args": {"background": True},
+    "extra_body": {"tools": [{"type": "web_search"}]},
+    "retry": agents.ModelRetrySettings(max_retries=3),
+    "store": True,
+    "tool_choice": "required",
+    "truncation": "auto",
+}
+
+
+def test_settings_that_shape_an_answer_are_accepted() -> None:
+    app, http = App("accepted"), client("http://127.0.0.1:1")
+    given = OpenAIProvider(openai_client=http)
+    shaped: Any = {"temperature": 0.5, "max_tokens": 9, "openai_store": False}
+    agent: Any = pydantic_ai.Agent(OpenAIChatModel("m", provider=given), model_settings=shaped)
+    assert callable(pydantic_ai_planner(agent, app, tools=["*"]))
+    settings = agents.ModelSettings(temperature=0.5, max_tokens=9, store=False)
+    desk = agents.Agent(name="d", model=agents.OpenAIResponsesModel("m", http), model_settings=settings)
+    assert callable(openai_agents_planner(desk, app, tools=["*"]))
+
+
 def test_an_agent_that_could_act_or_ask_again_by_itself_is_refused() -> None:
     app, url = App("refused"), "http://127.0.0.1:1"
 
@@ -143,6 +177,17 @@ def test_an_agent_that_could_act_or_ask_again_by_itself_is_refused() -> None:
         (openai_agents_planner, desk(retries=2), "max_retries=0"),
         (openai_agents_planner, desk(model=chat), "OpenAIResponsesModel"),
         (openai_agents_planner, desk(model="gpt"), "OpenAIResponsesModel"),
+        (pydantic_ai_planner, pydantic(capabilities=[NativeTool(WebSearchTool())]), "NativeTool"),
+        (pydantic_ai_planner, pydantic(capabilities=[WebSearch()]), "capabilities of its own"),
+        (pydantic_ai_planner, pydantic(capabilities=[Toolset(FunctionToolset([act]))]), "of its own"),
+        (pydantic_ai_planner, pydantic(capabilities=[lambda _: NativeTool(WebSearchTool())]), "of its own"),
+        (openai_agents_planner, desk(prompt={"id": "pmpt_1"}), "a prompt that the provider keeps"),
+        *((pydantic_ai_planner, pydantic(model_settings=said), name) for name, said in SETTINGS.items()),
+        (pydantic_ai_planner, pydantic(model_settings=lambda _: {}), "are a function"),
+        *(
+            (openai_agents_planner, desk(model_settings=agents.ModelSettings(**{name: value})), name)
+            for name, value in MODEL_SETTINGS.items()
+        ),
     ]
     for planner, agent, why in refused:
         with pytest.raises(UsageError, match=why):

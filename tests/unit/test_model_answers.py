@@ -334,7 +334,7 @@ def test_taking_a_piece_makes_no_text_of_those_before(wire: Wire) -> None:
 
 def test_thoughts_and_words_in_pieces_are_put_together() -> None:
     thought = {"type": "thinking", "thinking": "So", "signature": ""}
-    said = [
+    said: list[Event] = [
         {"type": "message_start", "message": {"id": "m"}},
         {"type": "content_block_start", "index": 0, "content_block": thought},
         *[{"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "."}}]

@@ -9,13 +9,21 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
+import agents
+import openai
+import pydantic_ai
 import pytest
+from pydantic_ai.models.openai import OpenAIResponsesModel
+from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App
 from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.states import StopReason
 from fencepost.views import CallView, Context, TurnView
+from fencepost_workers import redaction
 from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers
+from fencepost_workers.models.answers import Facts, Means, Piece
+from fencepost_workers.models.hosted import Hosted, Plan, openai_agents_planner, pydantic_ai_planner
 from fencepost_workers.models.providers import KeyUnavailable, _key
 from fencepost_workers.worker import Worker
 from tests.awaiting import until
@@ -267,3 +275,54 @@ def test_a_part_that_cannot_be_closed_keeps_no_other_open(caplog: pytest.LogCapt
     asyncio.run(Worker._close_connections(parts))
     assert engine.closed
     assert "connections to providers did not close" in caplog.text
+
+
+# -- agents of frameworks ------------------------------------------------------------------------------------
+
+TOLD = json.dumps({"error": {"message": f"no such key {KEY}", "code": "invalid_api_key"}}).encode()
+
+
+async def refuse(writer: asyncio.StreamWriter) -> None:
+    head = f"HTTP/1.1 401 No\r\ncontent-type: application/json\r\ncontent-length: {len(TOLD)}\r\n"
+    writer.write(head.encode() + b"connection: close\r\n\r\n" + TOLD)
+
+
+def by_openai_agents(client: openai.AsyncOpenAI) -> Plan:
+    agent = agents.Agent(name="desk", model=agents.OpenAIResponsesModel("m", client))
+    return openai_agents_planner(agent, App("hosted"), tools=["*"])
+
+
+def by_pydantic_ai(client: openai.AsyncOpenAI) -> Plan:
+    model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
+    return pydantic_ai_planner(pydantic_ai.Agent(model), App("hosted"), tools=["*"])
+
+
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai])
+def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any], Plan]) -> None:
+    async def ask() -> str:
+        async with (
+            provider(refuse) as asked,
+            openai.AsyncOpenAI(api_key=KEY, base_url=asked.url, max_retries=0) as client,
+        ):
+            with pytest.raises(NoTurn) as lost:
+                await host(client)(Context("r", "t", "p", "x", 1))
+            assert KEY in asked.heads[0]
+        assert KEY not in redaction.PROCESS.hide(f"logged {KEY}")
+        assert lost.value.code == "planner_error"
+        return lost.value.message
+
+    message = asyncio.run(ask())
+    assert KEY not in message
+    assert "no such key ***" in message
+
+
+def test_a_frameworks_answer_is_recorded_without_its_clients_key() -> None:
+    client = SimpleNamespace(api_key=KEY, _custom_headers={"X-Auth": "Bearer another-secret"})
+    hosted = Hosted(App("hosted"), ["*"], 1000, client)
+    facts = Facts(ended=True, stop="stop", means=Means.EITHER, text=[f"It is {KEY}."])
+    turn = hosted.turn(facts, {"key": [KEY, "another-secret"]}, {})
+    assert turn.finish == {"key": ["***", "***"]}
+    assert KEY not in str(turn)
+    facts.calls.append(Piece("t", "one", json.dumps({"key": KEY}), whole=True))
+    assert KEY not in str(hosted.turn(facts, None, {}))
+    assert hosted.turn(Facts(ended=True, means=Means.EITHER, text=["x"]), {"n": 1}, {}).finish == {"n": 1}

@@ -6,7 +6,7 @@
 The framework asks its model once per turn, with our tools in the place of its own, and is handed the
 transcript that the ledger makes; it keeps nothing between turns. It never runs a tool: what it would call is
 proposed, validated and dispatched like any other planner's proposal. An agent that has tools of its own, or
-whose client asks again by itself (R4), is refused where it is declared.
+or settings that let anybody act, or whose client asks again by itself (R4), is refused where it is declared.
 
 Each framework is an extra, imported where an agent of it is handed over.
 
@@ -17,18 +17,24 @@ client asks, so nobody reserves, and what it reports is kept with the turn and n
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import cached_property
 from typing import Any, Final
 
 from fencepost.app import App
 from fencepost.errors import UsageError
+from fencepost.outcomes import told
 from fencepost.tools import Context, Proposal, Turn
+from fencepost_workers import redaction
 from fencepost_workers.models.agent import STOPS, NoTurn
 from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, Means, Piece, settle
 from fencepost_workers.models.declared import Declared, declare
+from fencepost_workers.models.handed import check_openai_agent, check_pydantic_agent
+from fencepost_workers.models.hiding import hidden, hidden_value, secrets_of
 from fencepost_workers.models.prompt import response_items
 from fencepost_workers.models.transcript import Transcript, transcript
+from fencepost_workers.tools.credentials import Credentials
 
 Plan = Callable[[Context], Awaitable[Turn]]
 WINDOW: Final = 32_000
@@ -40,12 +46,13 @@ class Hosted:
     reads_turns = True
     """Its context holds what was said in earlier turns."""
 
-    def __init__(self, app: App, tools: Sequence[str], window: int) -> None:
+    def __init__(self, app: App, tools: Sequence[str], window: int, client: Any = None) -> None:
         if isinstance(tools, str):
             raise UsageError("tools= is a list of names or patterns, not one text")
         self._app = app
         self._patterns = tuple(tools)
         self._window = window
+        self._client = client
 
     @cached_property
     def declared(self) -> Declared:
@@ -56,9 +63,31 @@ class Hosted:
         """The transcript, without any opaque part."""
         return transcript(context, self.declared, window=self._window, fixed=0, asked="")
 
+    @property
+    def credentials(self) -> Credentials:
+        """What the framework's client signs its requests with, read now and kept out of logs from now on."""
+        found = Credentials(secrets_of(self._client))
+        redaction.learn(found)
+        return found
+
+    @asynccontextmanager
+    async def hiding(self) -> AsyncIterator[None]:
+        """What the framework says in an error is said without credentials. NoTurn in its place."""
+        credentials = self.credentials
+        try:
+            yield
+        except NoTurn:
+            raise
+        except Exception as error:
+            if (message := credentials.hide(said := told(error))) == said:
+                raise
+            raise NoTurn("planner_error", message, spent=None, said={}) from None
+
     def turn(self, facts: Facts, finish: Any, usage: Mapping[str, Any]) -> Turn:
         """The turn these facts make. NoTurn where they make none."""
-        answer: Answer = settle(facts)
+        credentials = self.credentials
+        answer: Answer = hidden(settle(facts), credentials)
+        finish = hidden_value(finish, credentials.hide)
         if answer.ending not in TURNS:
             why = f"{answer.ending}: {answer.why}"
             raise NoTurn(str(answer.ending), why, spent=None, said={}, stop=STOPS.get(answer.ending))
@@ -81,20 +110,11 @@ class Hosted:
 def pydantic_ai_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
     """A planner from a `pydantic_ai.Agent`; its `instructions` are sent, its `system_prompt` is not.
 
-    UsageError for an agent with tools, for a model given by name, and for a client that retries.
+    UsageError for an agent with tools or capabilities, for a model given by name, for settings that are not
+    known to be harmless (`handed.PYDANTIC_AI`), and for a client that retries.
     """
-    from pydantic_ai import models
-    from pydantic_ai.toolsets import FunctionToolset
-
-    own = [one for one in agent.toolsets if not (isinstance(one, FunctionToolset) and not one.tools)]
-    if own:
-        raise UsageError(
-            "the agent has tools of its own, which the framework would run; declare them as tools"
-        )
-    if not isinstance(agent.model, models.Model):
-        raise UsageError("give the agent a model object, made with a client that has max_retries=0")
-    _asks_once(getattr(agent.model, "client", None))
-    return _PydanticAi(agent, Hosted(app, tools, window))
+    check_pydantic_agent(agent)
+    return _PydanticAi(agent, Hosted(app, tools, window, getattr(agent.model, "client", None)))
 
 
 class _PydanticAi:
@@ -105,6 +125,10 @@ class _PydanticAi:
         self._hosted = hosted
 
     async def __call__(self, context: Context) -> Turn:
+        async with self._hosted.hiding():
+            return await self._asked(context)
+
+    async def _asked(self, context: Context) -> Turn:
         from pydantic_ai import (
             DeferredToolRequests,
             ToolDefinition,
@@ -132,6 +156,7 @@ class _PydanticAi:
                     output_type=[self._agent.output_type, DeferredToolRequests],
                     toolsets=[ExternalToolset(tools)],
                     usage_limits=UsageLimits(request_limit=1),
+                    model_settings=self._kept_nowhere(),
                 )
                 output = None if isinstance(result.output, DeferredToolRequests) else result.output
             except (UsageLimitExceeded, UnexpectedModelBehavior):
@@ -143,6 +168,11 @@ class _PydanticAi:
         usage = answers[0].usage
         counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
         return self._hosted.turn(_facts(answers[0]), output, counts)
+
+    def _kept_nowhere(self) -> Any:
+        """The settings by which the provider keeps nothing, where it would if it were told nothing."""
+        kinds = {kind.__name__ for kind in type(self._agent.model).__mro__}
+        return {"openai_store": False} if "OpenAIResponsesModel" in kinds else None
 
 
 def _history(told: Transcript) -> list[Any]:
@@ -199,21 +229,12 @@ def _facts(response: Any) -> Facts:
 def openai_agents_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
     """A planner from an `agents.Agent` that is asked by OpenAI Responses.
 
-    UsageError for an agent with tools, handoffs or MCP servers of its own, for any model but an
-    `OpenAIResponsesModel` (of the others the framework drops why an answer ended), and for a client that
-    retries.
+    UsageError for an agent with tools, handoffs, MCP servers or a stored prompt of its own, for any model but
+    an `OpenAIResponsesModel` (of the others the framework drops why an answer ended), for settings that are
+    not known to be harmless (`handed.OPENAI_AGENTS`), and for a client that retries.
     """
-    from agents import OpenAIResponsesModel
-
-    if agent.tools or agent.handoffs or agent.mcp_servers:
-        raise UsageError(
-            "the agent has tools, handoffs or servers of its own, which the framework would run; "
-            "declare them as tools"
-        )
-    if not isinstance(agent.model, OpenAIResponsesModel):
-        raise UsageError("give the agent an OpenAIResponsesModel, made with a client that has max_retries=0")
-    _asks_once(getattr(agent.model, "_client", None))
-    return _OpenAiAgents(agent, Hosted(app, tools, window))
+    check_openai_agent(agent)
+    return _OpenAiAgents(agent, Hosted(app, tools, window, getattr(agent.model, "_client", None)))
 
 
 class _OpenAiAgents:
@@ -224,7 +245,11 @@ class _OpenAiAgents:
         self._hosted = hosted
 
     async def __call__(self, context: Context) -> Turn:
-        from agents import AgentsException, FunctionTool, RunConfig, Runner
+        async with self._hosted.hiding():
+            return await self._asked(context)
+
+    async def _asked(self, context: Context) -> Turn:
+        from agents import AgentsException, FunctionTool, ModelSettings, RunConfig, Runner
 
         tools = [
             FunctionTool(
@@ -242,7 +267,11 @@ class _OpenAiAgents:
         output = None
         try:
             result = await Runner.run(
-                self._agent.clone(tools=tools, model=_overheard(self._agent.model, heard)),
+                self._agent.clone(
+                    tools=tools,
+                    model=_overheard(self._agent.model, heard),
+                    model_settings=self._agent.model_settings.resolve(ModelSettings(store=False)),
+                ),
                 items,
                 max_turns=1,
                 run_config=RunConfig(tracing_disabled=True),
@@ -286,8 +315,3 @@ def _overheard(model: Any, heard: list[Any]) -> Any:
 
 async def _never(*_: object) -> Any:
     raise RuntimeError("a framework was about to run a tool; nothing of it is run there")
-
-
-def _asks_once(client: Any) -> None:
-    if getattr(client, "max_retries", None) != 0:
-        raise UsageError("the agent's client asks again by itself; make it with max_retries=0")

@@ -9,7 +9,6 @@ any other (`Heard`), with the code an outcome would have.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -26,7 +25,7 @@ from fencepost.canonical import sanitize
 from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Wire
-from fencepost.outcomes import Hide, retry_after, told
+from fencepost.outcomes import retry_after, told
 from fencepost.telemetry import correlation
 from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
@@ -34,6 +33,7 @@ from fencepost_workers import redaction
 from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, Most, TooLong, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.failures import failed, unbilled
+from fencepost_workers.models.hiding import hidden
 from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.pools import Pools
 from fencepost_workers.models.responses import Responses
@@ -126,9 +126,9 @@ class Providers:
         except TimeoutError:
             if collector.facts.told:  # all of it is there, and only the end of the stream is not
                 heard = Heard(settle(collector.facts))
-        hidden = _hidden(heard.answer, client.credentials)
+        answer = hidden(heard.answer, client.credentials)
         request = sanitize(client.credentials.hide(heard.request or begun.request), 200)
-        return replace(heard, answer=hidden, request=request)
+        return replace(heard, answer=answer, request=request)
 
     def _client(self, model: ModelSpec) -> _Client:
         made_with, credentials = self._made_with(model)
@@ -366,35 +366,3 @@ def _milliseconds(headers: Mapping[str, str]) -> timedelta | None:
     """The finer wait that OpenAI tells beside Retry-After, at most an hour."""
     text = headers.get("retry-after-ms", "")
     return timedelta(milliseconds=min(int(text), 3_600_000)) if text.isascii() and text.isdigit() else None
-
-
-def _hidden(answer: Answer, credentials: Credentials) -> Answer:
-    """The answer without the key, should whoever answers echo it."""
-    if not credentials.values:
-        return answer
-    hide = credentials.hide
-    calls = tuple(
-        replace(call, name=hide(call.name), arguments=hide(call.arguments), label=hide(call.label))
-        for call in answer.calls
-    )
-    return replace(
-        answer,
-        calls=calls,
-        text=hide(answer.text),
-        why=hide(answer.why),
-        stop=hide(answer.stop),
-        response=hide(answer.response),
-        usage=_hidden_part(answer.usage, hide),
-        opaque=tuple(_hidden_part(part, hide) for part in answer.opaque),
-    )
-
-
-def _hidden_part(part: Mapping[str, Any], hide: Hide) -> Mapping[str, Any]:
-    text = json.dumps(part, default=str)
-    hidden = hide(text)
-    if hidden == text:
-        return part
-    with suppress(ValueError):
-        found = json.loads(hidden)
-        return found if isinstance(found, dict) else {}
-    return {}
