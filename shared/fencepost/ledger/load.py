@@ -231,6 +231,8 @@ class Wanted:
     """Keys that may be asked for the first time: tenant, key, scope, and whether a natural resource's."""
     workers: set[str]
     ids: list[UUID]
+    plans: set[Key]
+    """Ids of the claims of runs."""
 
 
 def wanted(batch: Sequence[c.Command]) -> Wanted:
@@ -247,6 +249,7 @@ def wanted(batch: Sequence[c.Command]) -> Wanted:
         new={(x.tenant, *key) for x in batch for key in _new_keys(x)},
         workers={x.worker for x in claiming},
         ids=[x.id for x in batch],
+        plans={(x.tenant, x.id) for x in claiming if isinstance(x, c.ClaimRun)},
     )
 
 
@@ -343,10 +346,9 @@ def load(
     locked.append(connection.execute(LOCK_ROWS, args))
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
-    depends = watched or health.depends(batch)
     starts = any(isinstance(x, c.DecideRepair) or (isinstance(x, c.ClaimDoubt) and x.starts) for x in batch)
     children = connection.execute(READ_CHILDREN, args) if starts else ()
-    depended = connection.execute(health.READ_DEPENDENCIES, args) if depends else ()
+    depended = connection.execute(health.READ_DEPENDENCIES, args) if watched or health.depends(batch) else ()
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
     # sends as well as the end of a pipeline, it does not.
@@ -360,16 +362,13 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
-    asked = [(x.tenant, x.id) for x in batch if isinstance(x, c.ClaimRun)]
-    loaded.pinned = signals.read_pinned(connection, pipeline, loaded.applied.intersection(asked))
+    loaded.pinned = signals.read_pinned(connection, pipeline, loaded.applied & of.plans)
     if stands and standing.authorises(batch):
         loaded.standing = standing.read(connection, pipeline, args)
     loaded.half_locked = _half_locked(batch, of, loaded)
     loaded.read = health.named(batch, watched, providers)
-    loaded.dependencies = {one.scope: one for one in (made(Health, row) for row in depended)}
-    held = {one.scope: one for one in (made(Health, row) for row in ill)}
-    loaded.locked = frozenset(held)
-    loaded.dependencies |= held
+    held = _healths(ill)
+    loaded.locked, loaded.dependencies = frozenset(held), _healths(depended) | held
     return loaded
 
 
@@ -379,6 +378,10 @@ def _rest(read: Iterable[Sequence[Any]]) -> tuple[Loaded, bool]:
     loaded = Loaded(now=now, epoch=epoch, alive=set(alive), applied=set(zip(tenants, ids, strict=True)))
     loaded.signals = {(tenant, UUID(run)): number for tenant, run, number in sent or ()}
     return loaded, bool(stands)
+
+
+def _healths(read: Iterable[Sequence[Any]]) -> dict[str, Health]:
+    return {one.scope: one for one in (made(Health, row) for row in read)}
 
 
 def _lock_dependencies(
