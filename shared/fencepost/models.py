@@ -23,22 +23,45 @@ MILLION = 1_000_000
 
 OURS: Final = frozenset(
     {
-        "background",
-        "conversation",
+        # follows from the ledger
         "input",
         "instructions",
         "messages",
         "model",
-        "n",
-        "previous_response_id",
-        "prompt",
-        "stream",
-        "stream_options",
         "system",
         "tools",
+        # what is reserved, and read
+        "max_completion_tokens",
+        "max_output_tokens",
+        "max_tokens",
+        "n",
+        "stream",
+        "stream_options",
+        # a provider keeps it, or leaves out of it, what only the ledger says
+        "background",
+        "context_management",
+        "conversation",
+        "previous_response_id",
+        "prompt",
+        "store",
+        "truncation",
+        # a provider acts, or is made to have the model propose
+        "container",
+        "function_call",
+        "functions",
+        "mcp_servers",
+        "plugins",
+        "tool_choice",
+        "web_search_options",
+        # another model answers
+        "fallbacks",
+        "models",
+        "route",
     }
 )
-"""Parameters of a request that follow from the ledger, or would have a provider keep what only it holds."""
+"""Parameters of a request that are no application's to say. `max_tokens` may stand for a Chat request's
+`max_completion_tokens`, for servers that know no other name, as the very `max_output` that is reserved.
+"""
 
 
 class Wire(StrEnum):
@@ -129,7 +152,8 @@ class ModelSpec:
     def __post_init__(self) -> None:
         if self.key and not self.key.startswith("env:"):
             raise UsageError(f"model {self.name}: key names an environment variable, as env:NAME")
-        if ours := sorted(OURS & set(self.parameters)):
+        older = self.wire is Wire.CHAT and self.parameters.get("max_tokens") == self.max_output
+        if ours := sorted(OURS.intersection(self.parameters) - ({"max_tokens"} if older else set())):
             raise UsageError(f"model {self.name}: parameters may not say {', '.join(ours)}")
         if self.max_output < 1 or self.window < 1:
             raise UsageError(f"model {self.name}: max_output and window are whole numbers from 1 on")

@@ -1,5 +1,6 @@
 """What a model is told: one result per call in its place, the same bytes each time, within its window."""
 
+import hashlib
 import json
 import re
 from dataclasses import replace
@@ -13,7 +14,7 @@ from fencepost.models import AgentSpec, ModelSpec, Wire
 from fencepost.states import CallState
 from fencepost.views import CallView, Context, TurnView
 from fencepost_workers.models.declared import declare, described, schema_of
-from fencepost_workers.models.prompt import Prompt, prompt
+from fencepost_workers.models.prompt import Prompt, prompt, sent
 from fencepost_workers.models.transcript import BYTES_PER_TOKEN, UNFINISHED, transcript
 from tests.unit.model_wires import WIRES
 
@@ -271,7 +272,7 @@ def test_what_is_sent_beside_the_turns_is_what_each_wire_wants() -> None:
     assert (first["max_output_tokens"], first["store"]) == (77, False)
     assert bodies[Wire.CHAT]["max_completion_tokens"] == 77
     assert bodies[Wire.MESSAGES]["max_tokens"] == 77
-    older = made(Wire.CHAT, context(), parameters={"max_tokens": 5}).body
+    older = made(Wire.CHAT, context(), max_output=5, parameters={"max_tokens": 5}).body
     assert "max_completion_tokens" not in older
     for body in bodies.values():
         assert not {"temperature", "top_p", "top_k", "stream"} & set(body)
@@ -279,6 +280,17 @@ def test_what_is_sent_beside_the_turns_is_what_each_wire_wants() -> None:
     for wire in WIRES:
         bare = prompt(model(wire), agent(model(wire)), nothing, context())
         assert "tools" not in bare.body
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_the_digest_and_the_size_are_of_all_that_is_sent(wire: Wire) -> None:
+    plain, warm = made(wire, context()), made(wire, context(), parameters={"temperature": 1})
+    assert plain.digest != warm.digest
+    assert warm.tokens > plain.tokens
+    asked = model(wire, parameters={"temperature": 1})
+    whole = json.dumps(sent(asked, warm.body), ensure_ascii=False, separators=(",", ":"))
+    assert warm.digest == hashlib.sha256(whole.encode()).hexdigest()
+    assert (sent(asked, warm.body)["temperature"], sent(asked, warm.body)["stream"]) == (1, True)
 
 
 def test_names_fit_the_wire_and_lead_back_to_one_tool_each() -> None:

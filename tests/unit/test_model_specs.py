@@ -32,6 +32,20 @@ def test_what_follows_from_the_ledger_is_no_parameter(name: str) -> None:
         model(parameters={name: 1, "temperature": 0})
 
 
+def test_an_older_name_of_the_limit_says_the_limit_that_is_reserved() -> None:
+    assert model(max_output=9, parameters={"max_tokens": 9}).max_output == 9
+    refused: list[tuple[Wire, dict[str, Any]]] = [
+        (Wire.CHAT, {"max_tokens": 10}),
+        (Wire.CHAT, {"max_completion_tokens": 9}),
+        (Wire.RESPONSES, {"max_tokens": 9}),
+        (Wire.RESPONSES, {"max_output_tokens": 9}),
+        (Wire.MESSAGES, {"max_tokens": 9}),
+    ]
+    for wire, said in refused:
+        with pytest.raises(UsageError, match="may not say max_"):
+            model(wire, max_output=9, parameters=said)
+
+
 @pytest.mark.parametrize("said", [{"max_output": 0}, {"window": 0}])
 def test_an_answer_and_a_window_have_room(said: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="from 1 on"):

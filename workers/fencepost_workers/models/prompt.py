@@ -20,10 +20,18 @@ from fencepost.tools import Context
 from fencepost_workers.models.declared import Declared
 from fencepost_workers.models.transcript import STANDING, Exchange, Transcript, estimate, transcript
 
+_STREAMED: Final[Mapping[Wire, Mapping[str, Any]]] = {
+    Wire.RESPONSES: {"stream": True},
+    Wire.CHAT: {"stream": True, "stream_options": {"include_usage": True}},
+    Wire.MESSAGES: {"stream": True},
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A request: `tokens` as estimated; for `left_out` turns and of `cut` results the window had no room."""
+    """A request: `digest` is of all that is sent (`sent`), `tokens` as estimated; for `left_out` turns and of
+    `cut` results the window had no room.
+    """
 
     body: Mapping[str, Any]
     digest: str
@@ -40,12 +48,17 @@ def prompt(model: ModelSpec, agent: AgentSpec, declared: Declared, context: Cont
         context,
         declared,
         window=min(agent.window, model.window),
-        fixed=len(_text(head).encode("utf-8", "surrogatepass")),
+        fixed=len(_text(sent(model, head)).encode("utf-8", "surrogatepass")),
         asked=f"{model.wire} {model.model}",
     )
     body = _storable({**head, **_TURNS[model.wire](instructions, told)})
-    digest = hashlib.sha256(_text(body).encode()).hexdigest()
+    digest = hashlib.sha256(_text(sent(model, body)).encode("utf-8", "surrogatepass")).hexdigest()
     return Prompt(body, digest, estimate(told.size), told.left_out, told.cut)
+
+
+def sent(model: ModelSpec, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole request, as it is sent and digested: the body, how it is answered, and the parameters."""
+    return {**body, **_STREAMED[model.wire], **model.parameters}
 
 
 def _text(value: Any) -> str:
@@ -125,7 +138,7 @@ def _chat_head(model: ModelSpec, _instructions: str, declared: Declared) -> dict
         }
         for tool in declared.tools
     ]
-    old = {"max_tokens", "max_completion_tokens"} & set(model.parameters)
+    old = "max_tokens" in model.parameters
     return {
         "model": model.model,
         **({} if old else {"max_completion_tokens": model.max_output}),

@@ -36,6 +36,7 @@ from fencepost_workers.models.failures import failed, unbilled
 from fencepost_workers.models.hiding import hidden
 from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.pools import Pools
+from fencepost_workers.models.prompt import sent
 from fencepost_workers.models.responses import Responses
 from fencepost_workers.tools.credentials import Credentials
 
@@ -60,11 +61,6 @@ _PATHS: Final[Mapping[Wire, str]] = {
     Wire.RESPONSES: "/responses",
     Wire.CHAT: "/chat/completions",
     Wire.MESSAGES: "/v1/messages",
-}
-_STREAMED: Final[Mapping[Wire, Mapping[str, Any]]] = {
-    Wire.RESPONSES: {"stream": True},
-    Wire.CHAT: {"stream": True, "stream_options": {"include_usage": True}},
-    Wire.MESSAGES: {"stream": True},
 }
 _REQUEST_IDS: Final = ("x-request-id", "request-id")
 
@@ -282,10 +278,9 @@ async def _asked(
 
 async def _create(client: _Client, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
     """The stream of one request, its events as plain values: models of them would cost more than the rest."""
-    told = {**body, **_STREAMED[model.wire], **model.parameters}
     return await client.sdk.post(
         _PATHS[model.wire],
-        body=told,
+        body=sent(model, body),
         options={"timeout": within, "headers": _tree()},
         cast_to=object,
         stream=True,
