@@ -72,8 +72,13 @@ class Memory:
         for key, scope, resource in _new_keys(command):
             fresh = Operation(tenant=TENANT, key=key, scope=scope, arguments_hash="", resource=resource)
             self.loaded.operations.setdefault((TENANT, key), fresh)
-        if isinstance(command, c.ClaimDoubt) and command.starts:
-            started = self.loaded.calls[TENANT, command.run][command.subject].child
+        named = None
+        if isinstance(command, c.DecideRepair):
+            named = command.call
+        elif isinstance(command, c.ClaimDoubt) and command.starts:
+            named = command.subject
+        if named is not None:
+            started = self.loaded.calls[TENANT, command.run][named].child
             below = self.loaded.runs.get((TENANT, started)) if started is not None else None
             self.loaded.children = {below.id: self.child(below)} if below is not None else {}
         runs = dict(self.loaded.runs)

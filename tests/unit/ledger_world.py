@@ -310,7 +310,9 @@ class World:
         call = self.rng.choice(waiting)
         if self.rng.random() < 0.5 and call.in_flight_until is not None:
             self._at(max(self.memory.loaded.now, call.in_flight_until + 2 * SECOND))
-        happened = (call.operation or "") in self.downstream.done
+        below = self.memory.loaded.runs.get((call.tenant, call.child)) if call.child is not None else None
+        left = below is not None and bool(below.effects or below.unknowns or below.status == "COMPLETED")
+        happened = left or (call.operation or "") in self.downstream.done
         decision = CallState.SUCCEEDED if happened else CallState.FAILED
         if self.faults and self.rng.random() < 0.2:
             decision = self.rng.choice([CallState.UNKNOWN, CallState.ACCEPTED_UNKNOWN])

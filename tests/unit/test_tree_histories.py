@@ -13,10 +13,10 @@ from pydantic import BaseModel
 from fencepost import Budget, Effect, Proposal, slices
 from fencepost import commands as c
 from fencepost.budgets import budget_of
-from fencepost.children import ChildOptions
+from fencepost.children import USUAL, ChildOptions
 from fencepost.joins import Join
 from fencepost.proposals import validate
-from fencepost.states import RUN_ENDS
+from fencepost.states import CALL_ENDS, RUN_ENDS
 from fencepost.subjects import Run
 from tests.integration.ledger_app import SECOND, bench_app
 from tests.unit.ledger_memory import TENANT
@@ -37,7 +37,7 @@ def _app() -> Any:
     small = Budget(turns=3, calls=4, attempts=6, depth=0, children=0)
     large = Budget(turns=7, calls=9, attempts=14, depth=1, children=2)
     by_topic: ChildOptions = {"intent": lambda a: ("topic", a.topic)}
-    for name, budget in (("wallet.ask", small), ("wallet.deep", large)):
+    for name, budget in (("wallet.ask", small), ("wallet.deep", large), ("wallet.usual", USUAL)):
         said: ChildOptions = {**times, **by_topic, "budget": budget}
         app.child(name, planner="p", arguments=Question, effect=Effect.REVERSIBLE, **said)
     return app
@@ -60,7 +60,10 @@ class Family(World):
         )
         for number in range(self.runs):
             budget = self.rng.choice(
-                ['{"budget": {}}', '{"budget": {"turns": 12, "calls": 12, "attempts": 12, "children": 3}}']
+                [
+                    '{"budget": {}}',
+                    '{"budget": {"turns": 12, "calls": 12, "attempts": 12, "children": 3, "tokens": 9}}',
+                ]
             )
             run = UUID(int=number + 1)
             self.memory.loaded.runs.pop((TENANT, run))
@@ -80,7 +83,7 @@ class Family(World):
             return super()._turn(order, term)
         number, base = run.turn + 1, self.base(run.id)
         wanted = [
-            self.rng.choice(("wallet.ask", "wallet.ask", "wallet.deep", "wallet.debit")) for _ in range(3)
+            self.rng.choice(("wallet.ask", "wallet.usual", "wallet.deep", "wallet.debit")) for _ in range(3)
         ]
         proposals = []
         for n, tool in enumerate(wanted[: self.rng.randint(1, 3)]):
@@ -107,6 +110,12 @@ class Family(World):
             budget, beneath = budget_of(run.request), slices.amounts(run.below)
             for name in COUNTED:
                 assert self._own(run)[name] + beneath[name] <= getattr(budget, name), (name, run)
+            held = {UUID(call) for call in slices.read(run.below).held}
+            its = self.memory.loaded.calls[TENANT, run.id]
+            assert all(its[call].state not in CALL_ENDS for call in held), "an ended call holds a slice"
+            if run.parent is not None:
+                assert budget.turns >= 1
+                assert budget.tokens is None or budget.tokens >= 1
         for root in (run for run in runs.values() if run.parent is None):
             budget = budget_of(root.request)
             tree = [run for run in runs.values() if root.id in (run.id, run.root)]
