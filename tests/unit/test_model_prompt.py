@@ -15,7 +15,7 @@ from fencepost.states import CallState
 from fencepost.views import CallView, Context, TurnView
 from fencepost_workers.models.declared import declare, described, schema_of
 from fencepost_workers.models.prompt import Prompt, prompt, sent
-from fencepost_workers.models.transcript import BYTES_PER_TOKEN, UNFINISHED, transcript
+from fencepost_workers.models.transcript import BYTES_PER_TOKEN, FRAME, UNFINISHED, transcript
 from tests.unit.model_wires import WIRES
 
 
@@ -233,7 +233,7 @@ def test_the_note_of_what_is_left_out_has_its_room() -> None:
     for window in range(600, 3000, 7):
         told = transcript(whole, DECLARED, window=window, fixed=0, asked="")
         texts = sum(exchange.size for exchange in told.exchanges)
-        assert texts + len(told.first) <= told.size <= window * BYTES_PER_TOKEN, window
+        assert texts + len(told.first) + 2 * FRAME == told.size <= window * BYTES_PER_TOKEN, window
 
 
 @pytest.mark.parametrize("wire", WIRES)
