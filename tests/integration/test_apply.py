@@ -14,7 +14,7 @@ import pytest
 from fencepost import commands as c
 from fencepost.clock import token, uuid7
 from fencepost.ledger.verify import verify_run
-from fencepost.outcomes import Applied, Refused, Unsure
+from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from tests.integration.ledger_bench import TENANT, Bench, kept
 
@@ -390,12 +390,3 @@ def test_a_real_answer_is_recorded_under_its_term_however_late(bench: Bench) -> 
     assert bench.record(send, term, APPLIED) == c.Done("SUCCEEDED")
     with psycopg.connect(bench.database.dsns["reader"]) as connection:
         assert verify_run(connection, TENANT, run).ok
-
-
-def test_a_refusal_is_final_when_the_retry_would_come_too_late(bench: Bench) -> None:
-    run = bench.start()
-    call = bench.debit(run, bench.order())
-    send, term = bench.dispatch(run, call)
-    wait = timedelta(minutes=5)
-    refused = Refused("http_429", "not now", retryable=True, retry_after=wait)
-    assert bench.record(send, term, refused) == c.Done("FAILED")

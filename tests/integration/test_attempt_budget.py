@@ -1,10 +1,12 @@
-"""A budget of attempts is checked and spent under one lock: eight claims at once do not exceed it."""
+"""Attempts: a budget of them is spent under one lock, and none is left where the next would come too late."""
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 from fencepost import commands as c
+from fencepost.outcomes import Refused
 from tests.integration.ledger_bench import Bench
 
 EIGHT = 8
@@ -28,3 +30,12 @@ def test_eight_claims_at_once_spend_what_there_is_and_no_more(bench: Bench) -> N
     assert unsent <= {"REJECTED", "CANCELLED"}
     told = {bench.call(call).error for call in calls if bench.state(call) == "REJECTED"}
     assert told == {"budget: the run's budget of attempts is used up"}
+
+
+def test_a_refusal_is_final_when_the_retry_would_come_too_late(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    wait = timedelta(minutes=5)
+    refused = Refused("http_429", "not now", retryable=True, retry_after=wait)
+    assert bench.record(send, term, refused) == c.Done("FAILED")
