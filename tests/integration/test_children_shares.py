@@ -1,6 +1,7 @@
 """What several runs of one turn share, and what is left to others when they have ended."""
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import cast
 
 import pytest
@@ -141,3 +142,11 @@ def test_the_report_of_a_run_that_stopped_is_nobodys_result(family: Bench) -> No
     assert heard(family, run, offset) == c.Done("SUCCEEDED")
     assert family.one(family.claim_stopped(run)) == c.Done("STOPPED")
     assert family.operation(call).status == "compensated"
+
+
+def test_a_child_ends_within_its_parents_wall_clock(family: Bench) -> None:
+    run, _, child = asked(family, deadline_s=600, budget='{"wall_clock_ms": 8000}')
+    assert family.run(child).deadline <= family.run(run).created_at + timedelta(seconds=8)
+    family.ahead(10)
+    assert family.one(family.claim_run(child)) == c.Done("STOPPED")
+    assert family.run(child).stop_reason == "deadline_exceeded"

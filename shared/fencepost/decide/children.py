@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -17,7 +17,7 @@ from fencepost.children import USUAL
 from fencepost.clock import rfc3339
 from fencepost.commands import ClaimCall
 from fencepost.contracts import Contract, Effect
-from fencepost.deadlines import takeover_at
+from fencepost.deadlines import attempt_timeout, plus, takeover_at
 from fencepost.decide.fold import Fold
 from fencepost.events import EventType
 from fencepost.joins import Join
@@ -67,6 +67,15 @@ def _to_start(fold: Fold, call: Call, turn: int) -> bool:
     """Whether it is a call of this turn whose run is still to be started."""
     unsent = call.turn == turn and call.state in CALL_UNSENT and not call.compensates
     return unsent and _starts(fold, call.tool, call.tool_version)
+
+
+def timeout(fold: Fold, tool: Tool) -> timedelta:
+    """How long an attempt may take; a run that it starts also ends within its parent's wall clock."""
+    run, spec, clock = fold.run, tool.dependency, budget_of(fold.run.request).wall_clock
+    until = run.deadline
+    if tool.child is not None and clock is not None:
+        until = min(until, plus(run.created_at, clock))
+    return attempt_timeout(spec.per_attempt, until, fold.now, spec.reserve)
 
 
 def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget, deadline: datetime) -> None:

@@ -201,7 +201,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     if call.compensates and call.reconcile_until is not None:
         timeout = min(spec.per_attempt, call.reconcile_until - fold.now)
     else:
-        timeout = deadlines.attempt_timeout(spec.per_attempt, fold.run.deadline, fold.now, spec.reserve)
+        timeout = children.timeout(fold, tool)
     if timeout <= timedelta(0):
         return _defer(fold, call, fence, waits=False)
     before = dict(fold.dependencies)
