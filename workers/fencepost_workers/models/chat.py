@@ -3,7 +3,7 @@
 The end of an answer is the chunk with its `finish_reason`; a call has no end of its own. Servers differ in
 how they number calls: the same index for all, none, an id that comes late or again. A call begins where an
 index, an id or a name is new; where fragments could be of two calls they make JSON of neither, and the
-answer is refused as a whole.
+answer is refused as a whole, as it is where index and id of a fragment are of two calls.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Chat:
         self.facts = Facts(most=most or Most())
         self._latest: dict[Any, Piece] = {}  # by index: the call that fragments without an id are of
         self._labelled: dict[str, Piece] = {}  # by id: the last call that has it
+        self._places: dict[str, Any] = {}  # by id: the index that call had
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One chunk. TooLong."""
@@ -79,17 +80,22 @@ class Chat:
             self.facts.calls.append(piece)
         if label and not piece.label:
             piece.label = label
-            self._labelled[label] = piece
+            self._labelled[label], self._places[label] = piece, index
         piece.name = piece.name or name
-        piece.add(self.facts.grow(function.get("arguments")))
+        piece.add(self.facts.grow(said := function.get("arguments")))
+        if said is not None and not isinstance(said, str):
+            self.facts.faults.append("arguments that are no text")
         self._latest[index] = piece
 
     def _of(self, index: Any, label: str, name: str) -> Piece | None:
         """The call a fragment goes on with; None: it begins one."""
-        latest = self._latest.get(index)
+        latest, labelled = self._latest.get(index), self._labelled.get(label)
+        two = latest is not None and labelled is not None and latest is not labelled
+        if two and index is not None and self._places[label] != index:
+            self.facts.faults.append(f"a part of one call by its index {index}, of another by its id")
         if label and (latest is None or (latest.label and latest.label != label)):
             # An index of its own makes it a call of its own, also under the id of another.
-            return self._labelled.get(label) if latest is not None or index is None else None
+            return labelled if latest is not None or index is None else None
         if latest is not None and name and latest.name not in {"", name}:
             return None
         return latest

@@ -2,7 +2,8 @@
 
 The end of an answer is `message_stop` after a `message_delta` with its stop reason, of a block its
 `content_block_stop`. Arguments are the text of the `input_json_delta` events; the object that the first event
-of a block holds is used only where it is empty and no text came. Blocks of other types than text, thinking
+of a block holds is used only where it is empty and no text came; a part of a call that is not understood
+leaves no turn, or the call would go out without what that said. Blocks of other types than text, thinking
 and tool_use are acts of the provider's own, as is a call by anybody but the model.
 """
 
@@ -110,7 +111,7 @@ class Messages:
             caller = plain(block.get("caller")).get("type", "direct")
             if caller != "direct" or block.get("toolset_name"):
                 facts.hosted.append(f"a call by {caller!r}, or one that is of no tool of ours")
-            if block.get("input"):
+            if block.get("input", {}) not in ({}, None):
                 facts.faults.append(f"call {piece.name!r} began with arguments of which no text came")
             facts.calls.append(piece)
         elif kind not in {"text", "thinking", "redacted_thinking"}:
@@ -119,13 +120,17 @@ class Messages:
     def _more(self, index: Any, delta: Mapping[str, Any]) -> None:
         kind = word(delta.get("type"))
         block = self._open.get(index)
-        if kind not in _TEXTS:  # citations and the like belong to a text
+        if kind not in _TEXTS:  # citations and the like belong to a text; of a call it may be the arguments
+            if block is None or block.begun.get("type") == "tool_use":
+                self.facts.faults.append(f"a part of kind {kind!r} for block {index}, which is not known")
             return
         if block is None or block.begun.get("type") != _GOES_IN[kind]:
             self.facts.faults.append(f"a {kind} for block {index}, which is none that takes it")
             return
-        text = self.facts.grow(delta.get(_TEXTS[kind]))
+        text = self.facts.grow(said := delta.get(_TEXTS[kind]))
         if kind == "input_json_delta":
+            if not isinstance(said, str):
+                self.facts.faults.append(f"arguments for block {index} that are no text")
             block.piece.add(text)
         else:
             block.add(_TEXTS[kind], text)
