@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from functools import cached_property
 from typing import Any, Final
 
@@ -29,6 +30,7 @@ from fencepost.tools import Context, Proposal, Turn
 from fencepost_workers import redaction
 from fencepost_workers.models.agent import STOPS, NoTurn
 from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, Means, Piece, settle
+from fencepost_workers.models.at_once import of_completion, of_response, unfinished
 from fencepost_workers.models.declared import Declared, declare
 from fencepost_workers.models.handed import check_openai_agent, check_pydantic_agent
 from fencepost_workers.models.hiding import hidden, hidden_value, secrets_of
@@ -149,9 +151,11 @@ class _PydanticAi:
             for tool in self._hosted.declared.tools
         ]
         history = _history(self._hosted.told(context))
+        heard: list[Any] = []
         with capture_run_messages() as seen:
             try:
                 result = await self._agent.run(
+                    model=_overheard(self._agent.model, heard),
                     message_history=history,
                     output_type=[self._agent.output_type, DeferredToolRequests],
                     toolsets=[ExternalToolset(tools)],
@@ -167,7 +171,8 @@ class _PydanticAi:
             raise NoTurn("malformed_turn", "the framework had no answer", spent=None, said={})
         usage = answers[0].usage
         counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        return self._hosted.turn(_facts(answers[0]), output, counts)
+        facts = _raw_facts(heard[0]) if heard else _facts(answers[0])
+        return self._hosted.turn(facts, output, counts)
 
     def _kept_nowhere(self) -> Any:
         """The settings by which the provider keeps nothing, where it would if it were told nothing."""
@@ -205,7 +210,9 @@ def _facts(response: Any) -> Facts:
     details = response.provider_details or {}
     stop = str(response.finish_reason or "")
     facts = Facts(ended=True, stop=stop, means=_FINISHED.get(stop))
-    if facts.means is Means.NORMAL and details.get("finish_reason") == "completed":
+    if "finish_reason" not in details and facts.means in {Means.NORMAL, Means.CALLS}:
+        unfinished(facts, "")  # the framework takes a missing reason for a normal stop
+    elif facts.means is Means.NORMAL and details.get("finish_reason") == "completed":
         facts.means = Means.EITHER  # OpenAI Responses has one word for both
     for part in response.parts:
         match part.part_kind:
@@ -280,38 +287,49 @@ class _OpenAiAgents:
         except AgentsException:  # a call of no tool, say: what was answered is judged here
             if not heard:
                 raise
-        answer = heard[-1]
-        facts = Facts(ended=True, stop="completed", means=Means.EITHER)
-        for item in answer.output:
-            if item.type == "function_call":
-                facts.calls.append(
-                    Piece(
-                        item.name, item.call_id, facts.grow(item.arguments), whole=item.status != "incomplete"
-                    )
-                )
-            elif item.type == "message":
-                facts.refused |= any(part.type == "refusal" for part in item.content)
-                facts.text += [facts.grow(getattr(part, "text", "")) for part in item.content]
-            elif item.type != "reasoning":
-                facts.hosted.append(f"an item of type {item.type}")
-        used = {"input_tokens": answer.usage.input_tokens, "output_tokens": answer.usage.output_tokens}
+        facts = _raw_facts(heard[0])
+        used = {name: facts.usage.get(name) for name in ("input_tokens", "output_tokens")}
         return self._hosted.turn(facts, output, used)
-
-
-def _overheard(model: Any, heard: list[Any]) -> Any:
-    """The model, each of whose answers is put down before the framework makes anything of it."""
-    from agents import Model
-
-    class Overheard(Model):
-        async def get_response(self, *args: Any, **how: Any) -> Any:
-            heard.append(await model.get_response(*args, **how))
-            return heard[-1]
-
-        def stream_response(self, *args: Any, **how: Any) -> Any:
-            raise NotImplementedError("a planner's answers are not streamed")
-
-    return Overheard()
 
 
 async def _never(*_: object) -> Any:
     raise RuntimeError("a framework was about to run a tool; nothing of it is run there")
+
+
+# -- what a provider itself said -----------------------------------------------------------------------------
+
+_ASKING: Final[Mapping[str, Callable[[Mapping[str, Any]], Facts]]] = {
+    "_fetch_response": of_response,
+    "_responses_create": of_response,
+    "_completions_create": of_completion,
+}
+"""Where the frameworks' models ask OpenAI's SDK, and how what they get is read: they keep a part of it."""
+
+
+def _overheard(model: Any, heard: list[Any]) -> Any:
+    """The model, each of whose raw answers is put down before the framework makes anything of it.
+
+    As it is for a model of another provider, whose answers are judged by what the framework keeps of them.
+    """
+    for name, read in _ASKING.items():
+        if (asks := getattr(type(model), name, None)) is not None:
+            model = copy(model)
+            setattr(model, name, _listening(asks.__get__(model), read, heard))
+            break
+    return model
+
+
+def _listening(asks: Callable[..., Awaitable[Any]], read: Any, heard: list[Any]) -> Any:
+    async def listening(*args: Any, **how: Any) -> Any:
+        answer = await asks(*args, **how)
+        if hasattr(answer, "to_dict"):  # and not the framework's own, of a refusal it knows
+            heard.append((read, answer.to_dict(warnings=False)))
+        return answer
+
+    return listening
+
+
+def _raw_facts(heard: Any) -> Facts:
+    read, answer = heard
+    facts: Facts = read(answer)
+    return facts

@@ -87,11 +87,13 @@ class Responses:
             facts.faults.append(f"item {index} is done and did not begin, or began as another")
         elif kind == "function_call":
             told = word(item.get("name")), word(item.get("arguments"))
-            if told != (piece.name, piece.arguments) or item.get("status") not in {"completed", None}:
+            if told != (piece.name, piece.arguments) or item.get("status") not in ("completed", None):
                 facts.faults.append(f"call {piece.name!r} is done and not what was streamed of it")
             piece.whole = True
             self._streamed.append(told)
         elif kind == "message":
+            if item.get("status") not in ("completed", None):
+                facts.faults.append(f"a message is done and yet {item['status']!r}")
             self._said(item)
         elif item.get("encrypted_content"):  # without it nobody could read it again
             facts.opaque.append(dict(item))
@@ -127,6 +129,8 @@ class Responses:
             facts.means = _INCOMPLETE.get(facts.stop)
         elif status == "completed":
             facts.means = Means.EITHER
+            if response.get("error"):
+                facts.faults.append("it is completed, and has an error")
             self._whole(response)
 
     def _whole(self, response: Mapping[str, Any]) -> None:

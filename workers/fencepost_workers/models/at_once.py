@@ -1,0 +1,54 @@
+"""Answers that came at once, not as a stream: put down by the collectors of their wires. PURE.
+
+The end of a response is its status, of a chat's answer its `finish_reason`: without one, or with one that
+does not say that the answer is done, nobody can tell whether it is, and it is no turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fencepost_workers.models.answers import Facts, Means, parts, plain, word
+from fencepost_workers.models.chat import Chat
+from fencepost_workers.models.responses import Responses
+
+
+def of_response(response: Mapping[str, Any]) -> Facts:
+    """What a response of OpenAI Responses says. TooLong."""
+    collector, status = Responses(), word(response.get("status"))
+    for index, item in enumerate(map(plain, parts(response.get("output")))):
+        at = {"output_index": index}
+        collector.take({"type": "response.output_item.added", **at, "item": item})
+        if item.get("type") == "function_call":
+            delta = {"delta": item.get("arguments")}
+            collector.take({"type": "response.function_call_arguments.delta", **at, **delta})
+        collector.take({"type": "response.output_item.done", **at, "item": item})
+    ended = status if status in {"completed", "incomplete", "failed"} else "completed"
+    collector.take({"type": f"response.{ended}", "response": response})
+    if status != ended:
+        unfinished(collector.facts, status)
+    return collector.facts
+
+
+def of_completion(completion: Mapping[str, Any]) -> Facts:
+    """What a completion of OpenAI Chat Completions says. TooLong."""
+    collector = Chat()
+    choices = [_as_delta(plain(choice)) for choice in parts(completion.get("choices"))]
+    collector.take({**completion, "choices": choices})
+    if not collector.facts.told:
+        unfinished(collector.facts, "")
+    return collector.facts
+
+
+def _as_delta(choice: Mapping[str, Any]) -> Mapping[str, Any]:
+    message = plain(choice.get("message"))
+    # Each is whole, and in its place: here the order tells calls apart.
+    calls = [{**plain(call), "index": n} for n, call in enumerate(parts(message.get("tool_calls")))]
+    return {**choice, "delta": {**message, "tool_calls": calls}}
+
+
+def unfinished(facts: Facts, told: str) -> None:
+    """Note that it does not say that it is done: what it says instead makes it no turn."""
+    facts.ended, facts.means = True, Means.EITHER
+    facts.faults.insert(0, f"it does not say that it is done, but {told!r}")
