@@ -177,7 +177,7 @@ COUNTED = {
     "calls_sum",
     "bytes",
 }
-COUNTED |= {"detached", "written"}
+COUNTED |= {"detached", "written", "unknowns"}
 """What the outcome of a call changes in its run."""
 TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost", "below"}
 """What needs no word but the event that says so."""

@@ -188,7 +188,7 @@ OVER_HTTP = {
 }
 MAY = {
     API: OVER_HTTP,
-    WORKER: ALL_READ - TOKENS | WRITES,
+    WORKER: ALL_READ - TOKENS | WRITES | {("memory", "INSERT")},
     OPERATOR: ALL_READ
     | WRITES
     | RULES
