@@ -10,7 +10,7 @@ used. A call is known by its place in the answer; the provider's ids are labels,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
@@ -28,6 +28,7 @@ BESIDE: Final = 64 * 1024
 """Characters, and events, that an answer may have whatever its limit: its frame, signatures, pings."""
 WHY_CHARS: Final = 300
 LABEL_CHARS: Final = 200
+STOP_CHARS: Final = 100
 
 
 class Ending(StrEnum):
@@ -215,21 +216,32 @@ class Collector(Protocol):
 
 
 def settle(facts: Facts) -> Answer:
-    """What the answer comes to; total."""
+    """What the answer comes to; total. Its texts are as they came: `cut` it once nothing secret is in it."""
     ending, why, code = _ending(facts)
     taken = ending is Ending.PROPOSED
-    calls = tuple(Wanted(p.name, p.arguments, sanitize(p.label, LABEL_CHARS)) for p in facts.calls)
+    calls = tuple(Wanted(p.name, p.arguments, p.label) for p in facts.calls)
     return Answer(
         ending,
         calls if taken else (),
         "".join(facts.text) if ending in TURNS else "",
-        sanitize(facts.stop, 100),
-        sanitize(why, WHY_CHARS),
+        facts.stop,
+        why,
         code,
         facts.tokens,
         facts.usage,
         tuple(facts.opaque) if ending in TURNS else (),
-        sanitize(facts.response, LABEL_CHARS),
+        facts.response,
+    )
+
+
+def cut(answer: Answer) -> Answer:
+    """The answer with what is told of it bounded and storable. Half a secret would be found by nobody."""
+    return replace(
+        answer,
+        calls=tuple(replace(call, label=sanitize(call.label, LABEL_CHARS)) for call in answer.calls),
+        stop=sanitize(answer.stop, STOP_CHARS),
+        why=sanitize(answer.why, WHY_CHARS),
+        response=sanitize(answer.response, LABEL_CHARS),
     )
 
 

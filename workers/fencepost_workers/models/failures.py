@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.canonical import sanitize
-from fencepost_workers.models.answers import WHY_CHARS, Ending, plain, word
+from fencepost_workers.models.answers import Ending, plain, word
 
 _IN_STREAM: Final = {
     "overloaded_error": 529,
@@ -38,14 +37,14 @@ _UNBILLED_5XX: Final = frozenset({503, 529})
 
 
 def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
-    """The ending, the code and what was said, of an error with this status, or (None) within a stream."""
+    """The ending, the code and what was said (uncut) of an error with this status, or (None) in a stream."""
     inner = plain(plain(body).get("error")) or plain(body)
     names = [word(inner.get("code")), word(inner.get("type"))]
     said = word(inner.get("message")) or message
     found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), None)
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 300 else status
-    why = sanitize(f"{next(filter(None, names), 'error')}: {said}", WHY_CHARS)
+    why = f"{next(filter(None, names), 'error')}: {said}"
     return _kind(number, names, said), f"http_{number}", why
 
 

@@ -12,22 +12,22 @@ from typing import Any, Final
 from pydantic_core import to_json
 
 from fencepost.outcomes import Hide
-from fencepost_workers.models.answers import Answer
+from fencepost_workers.models.answers import Answer, cut
 from fencepost_workers.tools.credentials import Credentials
 
 _TELLING: Final = re.compile(r"auth|cookie|key|secret|session|token", re.IGNORECASE)
 
 
 def hidden(answer: Answer, credentials: Credentials) -> Answer:
-    """The answer without these credentials."""
+    """The answer without these credentials, and cut after that."""
     if not credentials.values:
-        return answer
+        return cut(answer)
     hide = credentials.hide
     calls = tuple(
         replace(call, name=hide(call.name), arguments=hide(call.arguments), label=hide(call.label))
         for call in answer.calls
     )
-    return replace(
+    without = replace(
         answer,
         calls=calls,
         text=hide(answer.text),
@@ -37,6 +37,7 @@ def hidden(answer: Answer, credentials: Credentials) -> Answer:
         usage=hidden_part(answer.usage, hide),
         opaque=tuple(hidden_part(part, hide) for part in answer.opaque),
     )
+    return cut(without)
 
 
 def hidden_part(part: Mapping[str, Any], hide: Hide) -> Mapping[str, Any]:

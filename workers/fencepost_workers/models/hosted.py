@@ -81,7 +81,15 @@ class Hosted:
         except NoTurn:
             raise
         except Exception as error:
-            if (message := credentials.hide(said := told(error))) == said:
+            found: list[bool] = []
+
+            def hide(text: str) -> str:
+                without = credentials.hide(text)
+                found.append(without != text)
+                return without
+
+            message = told(error, hide=hide)
+            if not any(found):
                 raise
             raise NoTurn("planner_error", message, spent=None, said={}) from None
 

@@ -25,12 +25,12 @@ from fencepost.canonical import sanitize
 from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Wire
-from fencepost.outcomes import retry_after, told
+from fencepost.outcomes import Hide, retry_after, told
 from fencepost.telemetry import correlation
 from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
 from fencepost_workers import redaction
-from fencepost_workers.models.answers import WHY_CHARS, Answer, Collector, Ending, Most, TooLong, settle
+from fencepost_workers.models.answers import Answer, Collector, Ending, Most, TooLong, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.failures import failed, unbilled
 from fencepost_workers.models.hiding import hidden
@@ -266,13 +266,13 @@ async def _asked(
         except TooLong as error:
             return Heard(Answer(Ending.MALFORMED, why=str(error)))
         except ValueError as error:  # half an event: what the SDK cannot read as JSON
-            why = f"an event of the stream cannot be read: {sanitize(error, WHY_CHARS)}"
+            why = f"an event of the stream cannot be read: {error}"
             return Heard(Answer(Ending.LOST, why=why))
         finally:
             with suppress(*client.errors):
                 await stream.close()
     except client.errors as error:
-        return _broken(error, now)
+        return _broken(error, now, client.credentials.hide)
     return Heard(settle(collector.facts))
 
 
@@ -311,7 +311,7 @@ def _plain(event: Any) -> Mapping[str, Any]:
     return event if isinstance(event, Mapping) else {}
 
 
-def _broken(error: Exception, now: datetime) -> Heard:
+def _broken(error: Exception, now: datetime, hide: Hide) -> Heard:
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
     body = getattr(error, "body", None)
@@ -329,7 +329,7 @@ def _broken(error: Exception, now: datetime) -> Heard:
         ending, code, why = failed(None, body, str(error))
         return Heard(Answer(ending, code=code, why=why))
     code, free = _transport(error)
-    return Heard(Answer(Ending.FAILED, code=code, why=told(_root(error))), free=free)
+    return Heard(Answer(Ending.FAILED, code=code, why=told(_root(error), hide=hide)), free=free)
 
 
 def _transport(error: Exception) -> tuple[str, bool]:
