@@ -1,12 +1,17 @@
 """Answers that nobody can have meant: whatever of one is not understood, none of it is used."""
 
+import asyncio
+import json
 from typing import Any
 
 import pytest
 
 from fencepost.models import Wire
-from fencepost_workers.models.answers import Ending
-from tests.unit.model_wires import PAY, Event, chunk, fragment, heard, messages
+from fencepost_workers.models import Providers
+from fencepost_workers.models.answers import Answer, Ending, broken
+from fencepost_workers.models.responses import Responses
+from tests.unit.model_wires import ASK, PAY, Event, chunk, fragment, heard, messages, whole
+from tests.unit.test_model_requests import NOW, provider
 
 # -- arguments that would be lost ----------------------------------------------------------------------------
 
@@ -83,3 +88,67 @@ def test_an_id_of_another_index_than_its_own_leaves_no_turn(fragments: list[Even
     answer = heard(Wire.CHAT, [*map(chunk, fragments), chunk(stop="tool_calls")])
     assert answer.ending is Ending.MALFORMED
     assert answer.calls == ()
+
+
+# -- places and events that are none -------------------------------------------------------------------------
+
+PLACES: list[Any] = [[], {}, [0], "0", True, 1.0]
+
+
+@pytest.mark.parametrize("odd", PLACES)
+@pytest.mark.parametrize("wire", list(Wire))
+def test_what_is_no_place_in_an_answer_leaves_no_turn(wire: Wire, odd: Any) -> None:
+    name = {Wire.RESPONSES: "output_index", Wire.MESSAGES: "index"}.get(wire)
+    events = json.loads(json.dumps(whole(wire, [ASK, PAY])))
+    if name is not None:
+        for event in events:
+            if event.get(name) == 1:
+                event[name] = odd
+    else:
+        events[-3]["choices"][0]["delta"] |= {"tool_calls": [fragment(odd, None, " ", None)]}
+    assert heard(wire, events).ending is Ending.MALFORMED
+    assert heard(wire, [{**event, "type": odd} for event in events]).calls == () or name is None
+
+
+def test_a_choice_that_is_in_no_place_leaves_no_turn() -> None:
+    for odd in PLACES:
+        events = json.loads(json.dumps(whole(Wire.CHAT, [PAY])))
+        events[0]["choices"][0]["index"] = odd
+        assert heard(Wire.CHAT, events).ending is Ending.MALFORMED
+
+
+DEEP = b'{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}"
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_an_event_that_breaks_its_reader_is_no_turn_and_what_was_said_before_is_kept(wire: Wire) -> None:
+    start = {"type": "response.created", "response": {"id": "r1"}}
+    if wire is Wire.MESSAGES:
+        start = {"type": "message_start", "message": {"id": "r1"}}
+    first = {"id": "r1", "choices": []} if wire is Wire.CHAT else start
+    events = [first, *([] if wire is Wire.CHAT else whole(wire, [PAY])[1:3])]
+    lines = [f"event: {event.get('type', 'x')}\ndata: {json.dumps(event)}\n\n".encode() for event in events]
+    kind = b"event: content_block_delta\n" if wire is Wire.MESSAGES else b""
+
+    async def answer(writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n")
+        writer.write(b"".join(lines) + kind + b"data: " + DEEP + b"\n\n")
+
+    async def ask() -> Answer:
+        async with provider(answer) as asked:
+            providers = Providers()
+            told = await providers.ask(asked.model(wire), {"model": "m"}, 30, NOW)
+            await providers.aclose()
+            return told.answer
+
+    found = asyncio.run(ask())
+    assert found.ending is Ending.MALFORMED
+    assert "cannot be read" in found.why
+    assert found.response == "r1"
+
+
+def test_a_provider_that_acted_is_told_of_also_where_its_answer_breaks_off() -> None:
+    collector = Responses()
+    added = {"type": "response.output_item.added", "output_index": 0, "item": {"type": "mcp_call"}}
+    collector.take(added)
+    assert broken(collector.facts, Ending.LOST, "x").ending is Ending.HOSTED

@@ -234,6 +234,14 @@ def settle(facts: Facts) -> Answer:
     )
 
 
+def broken(facts: Facts, ending: Ending, why: str) -> Answer:
+    """What an answer comes to that could not be read to its end: no turn, and what was said of it is kept."""
+    if facts.hosted or facts.failed is not None:
+        return settle(facts)
+    told = Answer(ending, stop=facts.stop, why=why, tokens=facts.tokens, usage=facts.usage)
+    return replace(told, response=facts.response)
+
+
 def cut(answer: Answer) -> Answer:
     """The answer with what is told of it bounded and storable. Half a secret would be found by nobody."""
     return replace(
@@ -312,6 +320,14 @@ def tokens_of(
     except (ValueError, AttributeError):
         return None
     return told if plain >= 0 and told.reasoning <= told.output else None
+
+
+def place(facts: Facts, index: object) -> int | None:
+    """A place in an answer; anything but a number or none is none, and a fault."""
+    if index is None or type(index) is int:
+        return index
+    facts.faults.append(f"{sanitize(index, 40)!r} is no place in an answer")
+    return None
 
 
 def plain(value: object) -> Mapping[str, Any]:

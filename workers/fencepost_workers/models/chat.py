@@ -11,7 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, parts, plain, tokens_of, word
+from fencepost_workers.models.answers import (
+    Ending,
+    Facts,
+    Means,
+    Most,
+    Piece,
+    parts,
+    place,
+    plain,
+    tokens_of,
+    word,
+)
 from fencepost_workers.models.failures import stream_error
 
 _STOPS: Final[Mapping[str, Means | Ending]] = {
@@ -27,9 +38,9 @@ class Chat:
 
     def __init__(self, most: Most | None = None) -> None:
         self.facts = Facts(most=most or Most())
-        self._latest: dict[Any, Piece] = {}  # by index: the call that fragments without an id are of
+        self._latest: dict[int | None, Piece] = {}  # by index: the call that fragments without an id are of
         self._labelled: dict[str, Piece] = {}  # by id: the last call that has it
-        self._places: dict[str, Any] = {}  # by id: the index that call had
+        self._places: dict[str, int | None] = {}  # by id: the index that call had
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One chunk. TooLong."""
@@ -48,7 +59,7 @@ class Chat:
                 reasoning="completion_tokens_details",
             )
         for choice in map(plain, parts(event.get("choices"))):
-            if choice.get("index") not in {0, None}:
+            if place(facts, choice.get("index")) not in (0, None):
                 facts.faults.append("it is several answers")
                 continue
             self._delta(plain(choice.get("delta")))
@@ -70,9 +81,10 @@ class Chat:
             self._fragment(one)
 
     def _fragment(self, one: Mapping[str, Any]) -> None:
-        index, label, function = one.get("index"), word(one.get("id")), plain(one.get("function"))
+        index, label = place(self.facts, one.get("index")), word(one.get("id"))
+        function = plain(one.get("function"))
         name = word(function.get("name"))
-        if one.get("type") not in {"function", None}:
+        if one.get("type") not in ("function", None):
             self.facts.hosted.append(f"a call of type {one.get('type')!r}")
         piece = self._of(index, label, name)
         if piece is None:
@@ -87,7 +99,7 @@ class Chat:
             self.facts.faults.append("arguments that are no text")
         self._latest[index] = piece
 
-    def _of(self, index: Any, label: str, name: str) -> Piece | None:
+    def _of(self, index: int | None, label: str, name: str) -> Piece | None:
         """The call a fragment goes on with; None: it begins one."""
         latest, labelled = self._latest.get(index), self._labelled.get(label)
         two = latest is not None and labelled is not None and latest is not labelled

@@ -14,7 +14,18 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencepost.models import Tokens
-from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, Pieces, count, plain, word
+from fencepost_workers.models.answers import (
+    Ending,
+    Facts,
+    Means,
+    Most,
+    Piece,
+    Pieces,
+    count,
+    place,
+    plain,
+    word,
+)
 from fencepost_workers.models.failures import stream_error
 
 _STOPS: Final[Mapping[str, Means | Ending]] = {
@@ -64,12 +75,13 @@ class Messages:
 
     def __init__(self, most: Most | None = None) -> None:
         self.facts = Facts(most=most or Most())
-        self._open: dict[Any, _Block] = {}  # by index: the blocks not stopped
+        self._open: dict[int | None, _Block] = {}  # by index: the blocks not stopped
         self._begun = False
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event. TooLong."""
-        kind, facts, index = word(event.get("type")), self.facts, event.get("index")
+        kind, facts = word(event.get("type")), self.facts
+        index = place(facts, event.get("index"))
         facts.event()
         if facts.ended and kind not in {"ping", "error"}:
             facts.faults.append("it goes on after its end")
@@ -100,7 +112,7 @@ class Messages:
         # Counts are cumulative, and what a later event leaves out stays as it was.
         self.facts.usage |= {name: value for name, value in usage.items() if value is not None}
 
-    def _begin(self, index: Any, block: Mapping[str, Any]) -> None:
+    def _begin(self, index: int | None, block: Mapping[str, Any]) -> None:
         facts, kind = self.facts, word(block.get("type"))
         if index in self._open:
             facts.faults.append(f"block {index} begins before the one in its place is done")
@@ -117,7 +129,7 @@ class Messages:
         elif kind not in {"text", "thinking", "redacted_thinking"}:
             facts.hosted.append(f"a block of type {kind!r}")
 
-    def _more(self, index: Any, delta: Mapping[str, Any]) -> None:
+    def _more(self, index: int | None, delta: Mapping[str, Any]) -> None:
         kind = word(delta.get("type"))
         block = self._open.get(index)
         if kind not in _TEXTS:  # citations and the like belong to a text; of a call it may be the arguments
@@ -135,7 +147,7 @@ class Messages:
         else:
             block.add(_TEXTS[kind], text)
 
-    def _stop(self, index: Any) -> None:
+    def _stop(self, index: int | None) -> None:
         block = self._open.pop(index, None)
         if block is None:
             self.facts.faults.append(f"block {index} is done and did not begin")

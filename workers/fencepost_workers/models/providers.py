@@ -30,7 +30,7 @@ from fencepost.telemetry import correlation
 from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
 from fencepost_workers import redaction
-from fencepost_workers.models.answers import Answer, Collector, Ending, Most, TooLong, settle
+from fencepost_workers.models.answers import Answer, Collector, Ending, Most, TooLong, broken, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.failures import failed, unbilled
 from fencepost_workers.models.hiding import hidden
@@ -262,12 +262,16 @@ async def _asked(
         stream = await _create(client, model, body, timeout)
         try:
             begun.request = _request_id(stream.response.headers)
-            await _read(stream, collector, client.errors)
+            await _read(stream, collector)
+        except client.errors:
+            raise
         except TooLong as error:
-            return Heard(Answer(Ending.MALFORMED, why=str(error)))
-        except ValueError as error:  # half an event: what the SDK cannot read as JSON
-            why = f"an event of the stream cannot be read: {error}"
-            return Heard(Answer(Ending.LOST, why=why))
+            return Heard(broken(collector.facts, Ending.MALFORMED, str(error)))
+        except Exception as error:  # noqa: BLE001 - whatever an event does to its readers, it is no turn
+            # Half an event, of which a stream was cut off, is what the SDK cannot read as JSON.
+            ending = Ending.LOST if isinstance(error, ValueError) else Ending.MALFORMED
+            why = f"an event of the stream cannot be read: {told(error, hide=client.credentials.hide)}"
+            return Heard(broken(collector.facts, ending, why))
         finally:
             with suppress(*client.errors):
                 await stream.close()
@@ -294,14 +298,14 @@ def _tree() -> dict[str, str]:
     return {} if tree is None else {TRACEPARENT: tree}
 
 
-async def _read(stream: Any, collector: Collector, errors: tuple[type[Exception], ...]) -> None:
+async def _read(stream: Any, collector: Collector) -> None:
     events: AsyncIterator[Any] = stream.__aiter__()
     async for event in events:
         collector.take(_plain(event))
         if collector.facts.told:
             break
     # The answer is whole. What breaks from here on breaks nothing of it.
-    with suppress(TimeoutError, ValueError, *errors):
+    with suppress(Exception):
         async with asyncio.timeout(LINGER_S):
             async for event in events:
                 collector.take(_plain(event))

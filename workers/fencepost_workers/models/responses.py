@@ -10,7 +10,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost_workers.models.answers import Ending, Facts, Means, Most, Piece, parts, plain, tokens_of, word
+from fencepost_workers.models.answers import (
+    Ending,
+    Facts,
+    Means,
+    Most,
+    Piece,
+    parts,
+    place,
+    plain,
+    tokens_of,
+    word,
+)
 from fencepost_workers.models.failures import failed, stream_error
 
 _OURS: Final = frozenset({"message", "reasoning", "function_call"})
@@ -22,12 +33,13 @@ class Responses:
 
     def __init__(self, most: Most | None = None) -> None:
         self.facts = Facts(most=most or Most())
-        self._open: dict[Any, tuple[str, Piece]] = {}  # by output_index: the items not done
+        self._open: dict[int | None, tuple[str, Piece]] = {}  # by output_index: the items not done
         self._streamed: list[tuple[str, str]] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event. TooLong."""
-        kind, facts, index = word(event.get("type")), self.facts, event.get("output_index")
+        kind, facts = word(event.get("type")), self.facts
+        index = place(facts, event.get("output_index"))
         facts.event()
         match kind:
             case "response.created" | "response.in_progress":
@@ -47,7 +59,7 @@ class Responses:
             case "error":
                 facts.failed = facts.failed or stream_error(event)
 
-    def _begin(self, index: Any, item: Mapping[str, Any]) -> None:
+    def _begin(self, index: int | None, item: Mapping[str, Any]) -> None:
         kind = word(item.get("type"))
         self._foreign(kind, item)
         if index in self._open:
@@ -65,21 +77,21 @@ class Responses:
         if caller != "direct" or item.get("namespace") or item.get("async"):
             self.facts.hosted.append(f"a call by {caller!r}, or one that is of no tool of ours")
 
-    def _more(self, index: Any, text: str) -> None:
+    def _more(self, index: int | None, text: str) -> None:
         kind, piece = self._open.get(index, ("", None))
         if piece is None or kind != "function_call":
             self.facts.faults.append(f"arguments of item {index}, which is no open call")
         else:
             piece.add(text)
 
-    def _same(self, index: Any, arguments: str) -> None:
+    def _same(self, index: int | None, arguments: str) -> None:
         if self.facts.faults:  # nothing of it is used; joining what is streamed each time would be dear
             return
         _, piece = self._open.get(index, ("", None))
         if piece is None or piece.arguments != arguments:
             self.facts.faults.append(f"the arguments of item {index} are not what was streamed of them")
 
-    def _done(self, index: Any, item: Mapping[str, Any]) -> None:
+    def _done(self, index: int | None, item: Mapping[str, Any]) -> None:
         kind, facts = word(item.get("type")), self.facts
         self._foreign(kind, item)
         begun, piece = self._open.pop(index, ("", None))
