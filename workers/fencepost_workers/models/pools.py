@@ -1,5 +1,5 @@
 """Connections for a thousand requests at a time: many small pools, since one large pool walks all of its
-requests for each of them.
+requests for each of them. What is read of one answer is bounded, and read as it comes: uncompressed.
 """
 
 from __future__ import annotations
@@ -11,8 +11,13 @@ from typing import Final
 
 import httpx2
 
+from fencepost_workers.models.answers import TooLong
+
 POOL_SIZE: Final = 8
 """Requests at a time in one pool."""
+MAX_BYTES: Final = 64 * 1024 * 1024
+"""Of one answer as it comes: some hundred bytes for each token, of the longest answers there are."""
+MAX_ERROR_BYTES: Final = 1024 * 1024
 KEEPALIVE_S: Final = 2.0
 """Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
 
@@ -31,15 +36,22 @@ class _Pool:
 
 
 class _Stream(httpx2.AsyncByteStream):
-    """An answer's body, whose end makes room in its pool."""
+    """An answer's body, whose end makes room in its pool. Of an error's no more than its limit is read."""
 
-    def __init__(self, stream: httpx2.AsyncByteStream, pool: _Pool) -> None:
+    def __init__(self, stream: httpx2.AsyncByteStream, pool: _Pool, *, error: bool) -> None:
         self._stream = stream
         self._pool: _Pool | None = pool
+        self._error = error
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        left = MAX_ERROR_BYTES if self._error else MAX_BYTES
         async for part in self._stream:
-            yield part
+            yield part[:left]
+            if (left := left - len(part)) >= 0:
+                continue
+            if self._error:  # its beginning says enough
+                return
+            raise TooLong(f"the answer has more than {MAX_BYTES} bytes")
 
     async def aclose(self) -> None:
         """Close it, and count it out once."""
@@ -66,7 +78,9 @@ class Pools(httpx2.AsyncBaseTransport):
             pool.carries -= 1
             raise
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Stream(response.stream, pool)
+        response.stream = _Stream(response.stream, pool, error=response.status_code >= 300)
+        # Nobody asked for a compressed one, of which a few bytes can be gigabytes: it stays unread as it is.
+        response.headers.pop("content-encoding", None)
         return response
 
     def _free(self) -> _Pool:

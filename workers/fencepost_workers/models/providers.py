@@ -237,8 +237,9 @@ def prepare(wires: Iterable[Wire]) -> None:
 
 
 def _http() -> httpx2.AsyncClient:
+    plainly = {"Accept-Encoding": "identity"}
     return httpx2.AsyncClient(
-        transport=Pools(_trusted()), follow_redirects=False, trust_env=False, timeout=None
+        transport=Pools(_trusted()), headers=plainly, follow_redirects=False, trust_env=False, timeout=None
     )
 
 
