@@ -161,8 +161,7 @@ class Settings(BaseSettings):
     def need(self, *names: str) -> None:
         """UsageError, naming the variables, if one of these settings is empty."""
         if missing := [PREFIX + name.upper() for name in names if not getattr(self, name)]:
-            hint = ", or read DATA/env of a fleet that is up" if "FENCEPOST_DSN" in missing else ""
-            raise UsageError(f"set {' and '.join(missing)}{hint}")
+            raise UsageError(f"set {' and '.join(missing)}")
 
     def described(self) -> Iterator[tuple[str, str, str]]:
         """Variable, value without passwords, and meaning of every setting."""

@@ -46,13 +46,14 @@ def show(what: str, told: dict[str, float]) -> None:
     print(what, {name: round(seconds, 2) for name, seconds in told.items()})  # noqa: T201 - with -s, as proof
 
 
-BY_S = 4
+BY_S = 8.0
 """Long enough for answers and an error on a busy machine."""
 LEFT = ("DISPATCHING detached", "FAILED detached")
 """How the planner sees a call that is left behind: its run may have stopped by then."""
 SIX = ("answer", "answer", "answer", "answer", "error", "silence")
 
 
+@long_only
 def test_a_join_by_a_deadline_goes_on_with_four_answers_an_error_and_a_silence(stage: Stage) -> None:
     names = topics(*SIX)
     run = asked(stage, *names, by_s=BY_S)

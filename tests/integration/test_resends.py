@@ -127,7 +127,7 @@ def test_what_was_first_sent_before_there_were_fingerprints_is_sent_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, outcome: Any
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr("fencepost.decide.dispatch._fingerprint", lambda _call, _request: None)
+        before.setattr("fencepost.decide.prints.of", lambda _call, _request: None)
         run, call, send = sent(bench, outcome)
     assert bench.call(call).fingerprint is None
     if outcome is LOST:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from fencepost.decide import dispatch, reconcile
+from fencepost.decide import prints, reconcile
 from fencepost_ops.drill.protocol import Asked, Event, Expect, Fault, Protocol
 from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.runs import SWEEP_OFF
@@ -184,7 +184,7 @@ def _of_both(
 
 _WAITS: Final = [Fault(at="dispatch.response_lost", do="lost")]
 _UNDRIFTED: Final = every(
-    code(dispatch, "drifted", lambda _drifted: lambda _call: None),
+    code(prints, "drifted", lambda _drifted: lambda _call: None),
     code(reconcile, "drifted", lambda _drifted: lambda _call: None),
 )
 
