@@ -11,13 +11,13 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from fencepost import joins, lineage, operations, slices
+from fencepost import deadlines, joins, lineage, operations, slices
 from fencepost.budgets import Budget, Usage, budget_of
 from fencepost.children import USUAL
 from fencepost.clock import rfc3339
 from fencepost.commands import ClaimCall
 from fencepost.contracts import Contract, Effect
-from fencepost.deadlines import attempt_timeout, plus, takeover_at
+from fencepost.deadlines import plus, takeover_at
 from fencepost.decide.fold import Fold
 from fencepost.events import EventType
 from fencepost.joins import Join
@@ -75,7 +75,7 @@ def timeout(fold: Fold, tool: Tool) -> timedelta:
     until = run.deadline
     if tool.child is not None and clock is not None:
         until = min(until, plus(run.created_at, clock))
-    return attempt_timeout(spec.per_attempt, until, fold.now, spec.reserve)
+    return deadlines.attempt_timeout(spec.per_attempt, until, fold.now, spec.reserve)
 
 
 def begin(fold: Fold, call: Call, tool: Tool, command: ClaimCall, piece: Budget, deadline: datetime) -> None:
