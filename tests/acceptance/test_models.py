@@ -28,7 +28,7 @@ TURNS = 4  # of the shipped script: find, refund, write, done
 WIRES = {
     "support": Wire.RESPONSES,
     "support-chat": Wire.CHAT,
-    "support-claude": Wire.MESSAGES,
+    "support-messages": Wire.MESSAGES,
 }
 
 
@@ -194,7 +194,7 @@ def test_neither_an_empty_turn_nor_a_claim_is_the_end_of_a_case(desk: Desk) -> N
 
 def test_a_message_redelivered_while_the_model_thinks_starts_no_second_request(desk: Desk) -> None:
     desk.provider.post("/models/faults", {"kind": "hold", "at": "headers", "turn": 1, "count": 1})
-    run, reference = desk.open_case("support-claude")
+    run, reference = desk.open_case("support-messages")
     until("a request that is held", lambda: [one for one in desk.asked(reference) if one.fault == "hold"])
     row = "SELECT generation FROM fencepost.outbox WHERE subject = %s"
     generation = int(desk.stage.value(row, run))
@@ -205,7 +205,7 @@ def test_a_message_redelivered_while_the_model_thinks_starts_no_second_request(d
         until("an empty queue", lambda: publisher.lengths()["planner"] == 0)
     finally:
         publisher.close()
-    other, another = desk.open_case("support-claude")
+    other, another = desk.open_case("support-messages")
     desk.settled(other, another)  # what came behind them in the queue is done: they have been looked at
     assert len(desk.asked(reference)) == 1
     desk.provider.post("/models/release", {})
@@ -236,7 +236,7 @@ def test_a_worker_that_dies_between_effect_and_result_leaves_a_transcript_that_p
     desk.provider.post("/models/faults", {"kind": "cut_clean", "turn": 3, "count": 2})
     desk.order(1)
     armed = desk.stage.arm("dispatcher", "dispatch.after_effect=crash@2")  # after the first of turn 2
-    run, reference = desk.open_case("support-claude")
+    run, reference = desk.open_case("support-messages")
     desk.settled(run, reference)
     assert armed.fired
     calls = {label: call.state for label, call in desk.stage.calls(run).items()}

@@ -30,12 +30,12 @@ def test_a_case_is_done_by_its_effects_alone(calls: list[tuple[str, str]], verdi
 
 
 def test_each_wire_has_an_agent_and_one_falls_back_to_another() -> None:
-    agents = {name: app.agent_of(name, 1) for name in ("support", "support-chat", "support-claude")}
+    agents = {name: app.agent_of(name, 1) for name in ("support", "support-chat", "support-messages")}
     wires = {name: [m.wire for m in agent.models] for name, agent in agents.items() if agent is not None}
     assert wires == {
         "support": [Wire.RESPONSES, Wire.MESSAGES],
         "support-chat": [Wire.CHAT],
-        "support-claude": [Wire.MESSAGES],
+        "support-messages": [Wire.MESSAGES],
     }
 
 

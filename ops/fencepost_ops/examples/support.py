@@ -90,18 +90,18 @@ def _asked_by(wire: Wire, key: str) -> ModelOptions:
     return {"wire": wire, "model": MODEL, "key": _set(key, ""), "max_output": 1024, "prices": _PRICES}
 
 
-gpt = app.model("gpt", via=openai, **_asked_by(Wire.RESPONSES, "SUPPORT_OPENAI_KEY"))
+responses = app.model("responses", via=openai, **_asked_by(Wire.RESPONSES, "SUPPORT_OPENAI_KEY"))
 chat = app.model("chat", via=openai, **_asked_by(Wire.CHAT, "SUPPORT_OPENAI_KEY"))
-claude = app.model("claude", via=anthropic, **_asked_by(Wire.MESSAGES, "SUPPORT_ANTHROPIC_KEY"))
+messages = app.model("messages", via=anthropic, **_asked_by(Wire.MESSAGES, "SUPPORT_ANTHROPIC_KEY"))
 
 INSTRUCTIONS = (
     "You are the support of a shop. Find what was paid for the order, pay it back, then write to the "
     "customer that the money is on its way, and say so."
 )
 _WITH: AgentOptions = {"tools": ("payments.find", "wallet.refund", "mail.send"), "window": 16_000}
-app.agent("support", model=(gpt, claude), instructions=INSTRUCTIONS, **_WITH)
+app.agent("support", model=(responses, messages), instructions=INSTRUCTIONS, **_WITH)
 app.agent("support-chat", model=chat, instructions=INSTRUCTIONS, **_WITH)
-app.agent("support-claude", model=claude, instructions=INSTRUCTIONS, **_WITH)
+app.agent("support-messages", model=messages, instructions=INSTRUCTIONS, **_WITH)
 
 
 def is_done(context: Context) -> bool | str:
@@ -114,7 +114,7 @@ def is_done(context: Context) -> bool | str:
     return not missing or f"not done: {', '.join(missing)}"
 
 
-for _agent in ("support", "support-chat", "support-claude"):
+for _agent in ("support", "support-chat", "support-messages"):
     app.verify(_agent)(is_done)
 
 app.allow("svc:*", tools=["inventory.reserve", "inventory.release", "shipping.schedule", "shipping.cancel"])

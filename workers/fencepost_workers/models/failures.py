@@ -2,7 +2,7 @@
 
 Codes are those of outcomes (`http_429`, `http_503`), so that the breaker of the model's dependency reads
 them; an error within a stream is told as the status that it would have had.
-Sources: platform.claude.com/docs/en/api/errors; the error codes of the openai and anthropic SDKs.
+Sources: the API reference of Anthropic, Errors; the error codes of the openai and anthropic SDKs.
 """
 
 from __future__ import annotations

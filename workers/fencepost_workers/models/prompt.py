@@ -3,8 +3,8 @@
     instructions, tools, the run's input, then turn by turn: what the model said, its calls, one result each
 
 `Prompt.body` holds the arguments of the SDK's `create`. Temperature and its kind are sent only if the
-application says so: some models refuse them. Shapes as in platform.openai.com/docs/api-reference and
-platform.claude.com/docs/en/api/messages.
+application says so: some models refuse them. Shapes as in the API references of OpenAI (Responses,
+Chat) and of Anthropic (Messages).
 """
 
 from __future__ import annotations
