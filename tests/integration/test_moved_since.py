@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from fencepost import App, Context, Turn
 from fencepost import commands as c
 from fencepost.joins import Join
 from fencepost.states import Queue
@@ -101,3 +102,19 @@ def test_a_planner_says_up_to_which_change_it_was_told(
             "SELECT seq FROM fencepost.events WHERE run = %s AND type = 'ModelRequestStarted'", run
         )
     assert [turn.seen for turn in told] == [asked]
+
+
+def test_a_turn_that_cannot_be_recorded_is_lost_and_asked_for_again(database: LedgerDatabase) -> None:
+    app = App("spoilt")
+
+    @app.planner("note", version=1)
+    def spoilt(context: Context) -> Turn:
+        usage: Any = 5  # no mapping: nothing of it can be kept
+        return Turn(finish={}, usage=usage)
+
+    with LocalValkey.start() as valkey, opened(database, valkey, slots=4, app=app) as shop:
+        (run,) = shop.enqueue("spoilt")
+        Step(shop.worker, Planner(shop.worker)).handle(shop.due(Queue.PLANNER))
+        assert shop.idle()
+        lost = "SELECT body ->> 'code' FROM fencepost.events WHERE run = %s AND type = 'ModelOutcomeUnknown'"
+        assert shop.sql(lost, run) == [("planner_error",)]

@@ -155,19 +155,11 @@ class Planner(Role):
                 turn, tools = await self._proposed(plan, held, spec, context, kept)
             fault("planner.after_model")
             # It was read after the claim, so all that had happened until then is in it.
-            fields["seen"] = max(run.seq, known.version)
-            return self._recorded(plan, fields, spec, context, turn, tools)
+            seen = {"seen": max(run.seq, known.version)}
+            return self._recorded(plan, fields | seen, spec, context, turn, tools)
         except models.NoTurn as lost:
             log.info("run %s: a model gave no turn: %s", run.id, lost.code)
-            return c.RecordPlanLost(
-                **fields,
-                code=lost.code,
-                message=sanitize(lost.message, MESSAGE_CHARS),
-                spent=lost.spent,
-                said=lost.said,
-                stop=lost.stop,
-                retry_after=lost.retry_after,
-            )
+            return _no_turn(lost, fields)
         except asyncio.CancelledError:
             if not self.worker.slots.draining:
                 raise
@@ -252,6 +244,18 @@ class Planner(Role):
     def recorded(self) -> None:
         """After the turn's COMMIT."""
         fault("planner.after_record")
+
+
+def _no_turn(lost: models.NoTurn, fields: Mapping[str, Any]) -> c.RecordPlanLost:
+    return c.RecordPlanLost(
+        **fields,
+        code=lost.code,
+        message=sanitize(lost.message, MESSAGE_CHARS),
+        spent=lost.spent,
+        said=lost.said,
+        stop=lost.stop,
+        retry_after=lost.retry_after,
+    )
 
 
 def _transcript(turn: Turn, judged: Sequence[Validated | Rejected]) -> str:

@@ -27,6 +27,20 @@ from fencepost_ops.commands.session import (
 )
 
 
+_COLUMNS = (
+    "RUN!",
+    "KEY",
+    "STATUS!",
+    "WHY",
+    "AGE>",
+    "TENANT?",
+    "PLANNER?",
+    "TURN>?",
+    "CALLS>?",
+    "ATTEMPTS>?",
+)
+
+
 @click.command()
 @click.option(
     "--status",
@@ -64,18 +78,6 @@ def runs(
         reasons = {run: step.reason for run, step in missing.items()}
         print_json([asdict(info) | {"blocked_on": reasons.get(info.run_id)} for info in found])
         return
-    columns = [
-        "RUN!",
-        "KEY",
-        "STATUS!",
-        "WHY",
-        "AGE>",
-        "TENANT?",
-        "PLANNER?",
-        "TURN>?",
-        "CALLS>?",
-        "ATTEMPTS>?",
-    ]
     rows = [
         (
             "  " * info.depth + str(info.run_id) if tree else info.run_id,
@@ -91,7 +93,7 @@ def runs(
         )
         for info in found
     ]
-    print_table(columns, rows, empty="no runs")
+    print_table(_COLUMNS, rows, empty="no runs")
     if len(found) == limit:
         click.echo(f"these are the newest {limit}; --limit shows more")
 
