@@ -6,6 +6,7 @@ import itertools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -14,6 +15,7 @@ from fencepost.ledger.connect import connect
 from fencepost.ledger.verify import verify_run
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
+from tests.integration.guards_bench import CallTarget, attack
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
 from tests.integration.shell import Shell
 
@@ -50,6 +52,23 @@ def bench(module_bench: Bench) -> Iterator[Bench]:
         for run in dict.fromkeys(module_bench.started):
             result = verify_run(connection, TENANT, run)
             assert result.ok, result.fault
+
+
+@pytest.fixture(scope="module")
+def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
+    """A run with two unsent calls, never changed: every attack is undone."""
+    run, order = module_bench.start(), module_bench.order()
+    call, other = module_bench.plan(
+        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
+    )
+    return run, call, other, module_bench.call(call).version
+
+
+@pytest.fixture
+def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
+    """The first of them, to be attacked in plain SQL."""
+    with attack(module_bench) as opened:
+        yield CallTarget(planned, opened)
 
 
 @pytest.fixture

@@ -1,39 +1,19 @@
 """The HTTP interface's login, in plain SQL: it cancels, and is no worker and no operator."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
-
-import pytest
 
 from fencepost.clock import uuid7
 from fencepost.events import EventType
 from fencepost.ledger.guards.cancels import CANCEL_WRITES
 from fencepost.states import CALL_HOPS, RUN_HOPS
-from tests.integration.guards_bench import HELD, WORKER, CallTarget, attack, presented
-from tests.integration.ledger_bench import TENANT, Bench
+from tests.integration.guards_bench import HELD, WORKER, CallTarget, presented
+from tests.integration.ledger_bench import TENANT
 
 API = "fencepost_api"
 E = EventType
 CALL_MOVES = [(via, s, t) for via in sorted(CALL_HOPS) for s, t in sorted(CALL_HOPS[via])]
 RUN_MOVES = [(via, s, t) for via in sorted(RUN_HOPS) for s, t in sorted(RUN_HOPS[via])]
-
-
-@pytest.fixture(scope="module")
-def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
-    """A run with two unsent calls, never changed: every attack is undone."""
-    run, order = module_bench.start(), module_bench.order()
-    call, other = module_bench.plan(
-        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
-    )
-    return run, call, other, module_bench.call(call).version
-
-
-@pytest.fixture
-def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
-    with attack(module_bench) as opened:
-        yield CallTarget(planned, opened)
 
 
 def test_of_all_moves_of_a_call_it_makes_those_of_a_cancel(target: CallTarget) -> None:

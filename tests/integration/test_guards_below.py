@@ -43,15 +43,6 @@ class Below:
         return None if code is None else MOVES if MOVES in self.attack.said else HELD
 
 
-@pytest.fixture(scope="module")
-def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
-    run, order = module_bench.start(), module_bench.order()
-    call, other = module_bench.plan(
-        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
-    )
-    return run, call, other, module_bench.call(call).version
-
-
 @pytest.fixture
 def below(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[Below]:
     with attack(module_bench) as opened:

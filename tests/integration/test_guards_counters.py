@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -37,22 +36,6 @@ RUN_COLUMNS |= {"bytes": 10**9}
 PLACE = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
 PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required", "resource")
 CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
-
-
-@pytest.fixture(scope="module")
-def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
-    """A run with two unsent calls, never changed: every attack is undone."""
-    run, order = module_bench.start(), module_bench.order()
-    call, other = module_bench.plan(
-        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
-    )
-    return run, call, other, module_bench.call(call).version
-
-
-@pytest.fixture
-def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
-    with attack(module_bench) as opened:
-        yield CallTarget(planned, opened)
 
 
 # -- calls -----------------------------------------------------------------------------------------------

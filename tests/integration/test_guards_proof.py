@@ -1,6 +1,5 @@
 """Doubt, ends and attempts attacked in plain SQL: each needs an event of its own, in the same change."""
 
-from collections.abc import Iterator
 from typing import Any
 from uuid import UUID
 
@@ -9,7 +8,7 @@ import pytest
 from fencepost.clock import uuid7
 from fencepost.events import EventType
 from fencepost.states import CALL_ENDS, CALL_HOPS
-from tests.integration.guards_bench import CallTarget, attack, honest
+from tests.integration.guards_bench import CallTarget, honest
 from tests.integration.ledger_bench import Bench
 
 E = EventType
@@ -21,22 +20,6 @@ ENDS = sorted(
     for source, to in hops
     if to in SETTLED and source not in {"INTENT_RECORDED", to}
 )
-
-
-@pytest.fixture(scope="module")
-def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
-    """A run with two unsent calls, never changed: every attack is undone."""
-    run, order = module_bench.start(), module_bench.order()
-    call, other = module_bench.plan(
-        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
-    )
-    return run, call, other, module_bench.call(call).version
-
-
-@pytest.fixture
-def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
-    with attack(module_bench) as opened:
-        yield CallTarget(planned, opened)
 
 
 def end(target: CallTarget, via: str, to: str, proof: UUID | None, version: int | None = None) -> str | None:

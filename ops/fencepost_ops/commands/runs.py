@@ -26,7 +26,6 @@ from fencepost_ops.commands.session import (
     tenant_option,
 )
 
-
 _COLUMNS = (
     "RUN!",
     "KEY",

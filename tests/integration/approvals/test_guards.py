@@ -1,8 +1,6 @@
 """Approvals attacked in plain SQL: who approves is who is logged in, once, and what was said stays said."""
 
-from collections.abc import Iterator
 from typing import Any
-from uuid import UUID
 
 import pytest
 
@@ -14,30 +12,12 @@ from tests.integration.guards_bench import (
     WORKER,
     CallTarget,
     approval,
-    attack,
     presented,
 )
-from tests.integration.ledger_bench import Bench
 
 MINE = {"who": "ann", "login": LOGIN, "approve": True}
 BOB = {"who": "bob", "login": "second", "approve": True}
 OVER = ASKED | {"expires_at": "2026-01-01T00:00:00Z"}
-
-
-@pytest.fixture(scope="module")
-def planned(module_bench: Bench) -> tuple[UUID, UUID, UUID, int]:
-    """A run with two unsent calls, never changed: every attack is undone."""
-    run, order = module_bench.start(), module_bench.order()
-    call, other = module_bench.plan(
-        run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order})
-    )
-    return run, call, other, module_bench.call(call).version
-
-
-@pytest.fixture
-def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterator[CallTarget]:
-    with attack(module_bench) as opened:
-        yield CallTarget(planned, opened)
 
 
 def wait(target: CallTarget, asked: dict[str, Any] = ASKED, *said: dict[str, Any]) -> None:
