@@ -16,10 +16,14 @@ from fencepost_ops.sandbox.faults import (
     parse_file,
     parse_header,
     parse_rule,
-    take,
 )
+from fencepost_ops.sandbox.standing import take
 
 FACTS = Facts("wallet", "/wallet/debits", "effect", key="k1", reference="order-1", nth=1)
+
+
+def applies(rule: Rule) -> bool:
+    return matches(rule, FACTS)
 
 
 @pytest.mark.parametrize(
@@ -49,17 +53,17 @@ def test_a_rule_is_met_when_all_its_conditions_hold(condition: dict[str, object]
 
 def test_the_first_rule_that_applies_is_met_and_only_that_one_is_used_up() -> None:
     rules = (Rule(Kind.REFUSE, key="k2"), Rule(Kind.ERROR_503, count=1), Rule(Kind.THROTTLE_429, count=2))
-    met, left = take(rules, FACTS)
+    met, left = take(rules, applies)
     assert met == rules[1]
     assert left == (rules[0], rules[2])
-    met, left = take(left, FACTS)
+    met, left = take(left, applies)
     assert met == rules[2]
     assert left == (rules[0], dataclasses.replace(rules[2], count=1))
 
 
 def test_a_rule_without_count_is_never_used_up() -> None:
     rules = (Rule(Kind.ERROR_503),)
-    assert take(rules, FACTS) == (rules[0], rules)
+    assert take(rules, applies) == (rules[0], rules)
 
 
 @given(seed=st.integers(0, 2**32), key=st.text(min_size=1), nth=st.integers(1, 100))

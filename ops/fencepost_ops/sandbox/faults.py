@@ -8,11 +8,12 @@ number of the request of that key, never on the order of arrival: one seed, one 
 from __future__ import annotations
 
 import enum
-import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
+
+from fencepost_ops.sandbox.standing import Standing, draw, take
 
 DEFAULT_DELAY_S = 1.0
 DEFAULT_OVERSIZE_BYTES = 4 * 1024 * 1024
@@ -177,20 +178,6 @@ def parse_file(document: Any) -> tuple[Rule, ...]:
     return tuple(parse_rule(item, seed) for item in items)
 
 
-def take(rules: Sequence[Rule], facts: Facts) -> tuple[Rule | None, tuple[Rule, ...]]:
-    """The first rule that applies to the request, and all rules after it was used once."""
-    for index, rule in enumerate(rules):
-        if matches(rule, facts) and lucky(rule, facts):
-            return rule, (*rules[:index], *_used(rule), *rules[index + 1 :])
-    return None, tuple(rules)
-
-
-def _used(rule: Rule) -> tuple[Rule, ...]:
-    if rule.count is None:
-        return (rule,)
-    return (replace(rule, count=rule.count - 1),) if rule.count > 1 else ()
-
-
 def matches(rule: Rule, facts: Facts) -> bool:
     """Whether the rule is meant for the request, chance aside."""
     return (
@@ -214,34 +201,19 @@ def lucky(rule: Rule, facts: Facts) -> bool:
         return True
     identity = facts.key or facts.reference or facts.path
     text = f"{rule.seed}:{rule.kind.value}:{facts.service}:{identity}:{facts.nth}"
-    draw = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-    return draw < rule.probability
+    return draw(text) < rule.probability
 
 
-class Rules:
+class Rules(Standing[Rule]):
     """The faults in force. They last until consumed or deleted, and no longer than the process."""
 
+    named = "fault"
+
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
-        self.standing: tuple[Rule, ...] = ()
-        self.fired: Counter[str] = Counter()
-        self._added = 0
+        super().__init__()
         self._visits: Counter[tuple[str, str, str]] = Counter()
         for rule in rules:
             self.add(rule)
-
-    def add(self, rule: Rule) -> Rule:
-        """Put a rule behind the others, which go first. Returns it with its id."""
-        self._added += 1
-        named = replace(rule, id=f"fault_{self._added}")
-        self.standing = (*self.standing, named)
-        return named
-
-    def delete(self, rule_id: str | None = None) -> int:
-        """Delete one rule, or all. Returns how many."""
-        kept = () if rule_id is None else tuple(rule for rule in self.standing if rule.id != rule_id)
-        deleted = len(self.standing) - len(kept)
-        self.standing = kept
-        return deleted
 
     def meet(
         self, service: str, path: str, on: str, key: str | None, reference: str | None, asked: str | None
@@ -251,9 +223,13 @@ class Rules:
         identity = (service, on, key or reference or path)
         self._visits[identity] += 1
         facts = Facts(service, path, on, key, reference, self._visits[identity])
-        rule, _ = take(own, facts)
+
+        def applies(rule: Rule) -> bool:
+            return matches(rule, facts) and lucky(rule, facts)
+
+        rule, _ = take(own, applies)
         if rule is None:
-            rule, self.standing = take(self.standing, facts)
+            rule = self.consume(applies)
         if rule is not None:
             self.fired[rule.kind.value] += 1
         return rule

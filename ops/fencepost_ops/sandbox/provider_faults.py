@@ -8,10 +8,9 @@ one request, and chance depends on seed, kind and what is asked, never on the or
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any, Final
@@ -19,6 +18,7 @@ from typing import Any, Final
 from fencepost_ops.sandbox import provider_replies as replies
 from fencepost_ops.sandbox.provider_replies import Form, Reply
 from fencepost_ops.sandbox.provider_transcript import CHAT, MESSAGES, RESPONSES, WIRES
+from fencepost_ops.sandbox.standing import Standing, draw
 
 
 class Fault(StrEnum):
@@ -193,20 +193,6 @@ def _value(name: str, value: Any) -> Any:
     raise ValueError(f"a model's fault cannot have {name}={value!r}")
 
 
-def take(rules: Sequence[Rule], facts: Facts) -> tuple[Rule | None, tuple[Rule, ...]]:
-    """The first rule that applies to the request, and all rules after it was used once."""
-    for index, rule in enumerate(rules):
-        if matches(rule, facts) and _lucky(rule, facts):
-            return rule, (*rules[:index], *_used(rule), *rules[index + 1 :])
-    return None, tuple(rules)
-
-
-def _used(rule: Rule) -> tuple[Rule, ...]:
-    if rule.count is None:
-        return (rule,)
-    return (replace(rule, count=rule.count - 1),) if rule.count > 1 else ()
-
-
 def matches(rule: Rule, facts: Facts) -> bool:
     """Whether the rule is meant for the request, chance aside."""
     return (
@@ -226,33 +212,14 @@ def _lucky(rule: Rule, facts: Facts) -> bool:
     return draw(f"{rule.seed}:{rule.kind.value}:{facts.model}:{facts.digest}:{facts.nth}") < rule.probability
 
 
-def draw(text: str) -> float:
-    """A number in [0, 1) that depends on nothing but a text."""
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
-
-
-class Rules:
+class Rules(Standing[Rule]):
     """The faults in force. They last until consumed or deleted, and no longer than the process."""
 
+    named = "model_fault"
+
     def __init__(self) -> None:
-        self.standing: tuple[Rule, ...] = ()
-        self.fired: Counter[str] = Counter()
-        self._added = 0
+        super().__init__()
         self._visits: Counter[tuple[str, str]] = Counter()
-
-    def add(self, rule: Rule) -> Rule:
-        """Put a rule behind the others. Returns it with its id."""
-        self._added += 1
-        named = replace(rule, id=f"model_fault_{self._added}")
-        self.standing = (*self.standing, named)
-        return named
-
-    def delete(self, rule_id: str | None = None) -> int:
-        """Delete one rule, or all. Returns how many."""
-        kept = () if rule_id is None else tuple(rule for rule in self.standing if rule.id != rule_id)
-        deleted = len(self.standing) - len(kept)
-        self.standing = kept
-        return deleted
 
     def visit(self, model: str, digest: str) -> int:
         """Count a request of a transcript at a model; which of them it is, from 1."""
@@ -261,7 +228,7 @@ class Rules:
 
     def meet(self, facts: Facts) -> Rule | None:
         """The fault a request meets."""
-        rule, self.standing = take(self.standing, facts)
+        rule = self.consume(lambda one: matches(one, facts) and _lucky(one, facts))
         if rule is not None:
             self.fired[rule.kind.value] += 1
         return rule

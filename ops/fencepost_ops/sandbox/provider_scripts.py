@@ -21,9 +21,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
-from fencepost_ops.sandbox.provider_faults import draw
 from fencepost_ops.sandbox.provider_replies import END, TOOL, Call, Reply, Usage
 from fencepost_ops.sandbox.provider_transcript import Asked
+from fencepost_ops.sandbox.standing import draw
 
 _KEYS: Final = frozenset({"turns", "turns_from", "last", "usage", "latency", "limits"})
 _P99: Final = statistics.NormalDist().inv_cdf(0.99)

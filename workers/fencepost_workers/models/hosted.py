@@ -17,6 +17,7 @@ client asks, so nobody reserves, and what it reports is kept with the turn and n
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
@@ -114,6 +115,23 @@ class Hosted:
         return Turn(calls, ended, usage, json.dumps({"text": answer.text}))
 
 
+class _Asked(ABC):
+    """A planner that is an agent of a framework."""
+
+    reads_turns = True
+
+    def __init__(self, agent: Any, hosted: Hosted) -> None:
+        self._agent = agent
+        self._hosted = hosted
+
+    async def __call__(self, context: Context) -> Turn:
+        async with self._hosted.hiding():
+            return await self._asked(context)
+
+    @abstractmethod
+    async def _asked(self, context: Context) -> Turn: ...
+
+
 # -- pydantic-ai ---------------------------------------------------------------------------------------------
 
 
@@ -127,17 +145,7 @@ def pydantic_ai_planner(agent: Any, app: App, *, tools: Sequence[str], window: i
     return _PydanticAi(agent, Hosted(app, tools, window, getattr(agent.model, "client", None)))
 
 
-class _PydanticAi:
-    reads_turns = True
-
-    def __init__(self, agent: Any, hosted: Hosted) -> None:
-        self._agent = agent
-        self._hosted = hosted
-
-    async def __call__(self, context: Context) -> Turn:
-        async with self._hosted.hiding():
-            return await self._asked(context)
-
+class _PydanticAi(_Asked):
     async def _asked(self, context: Context) -> Turn:
         from pydantic_ai import (
             DeferredToolRequests,
@@ -252,17 +260,7 @@ def openai_agents_planner(agent: Any, app: App, *, tools: Sequence[str], window:
     return _OpenAiAgents(agent, Hosted(app, tools, window, getattr(agent.model, "_client", None)))
 
 
-class _OpenAiAgents:
-    reads_turns = True
-
-    def __init__(self, agent: Any, hosted: Hosted) -> None:
-        self._agent = agent
-        self._hosted = hosted
-
-    async def __call__(self, context: Context) -> Turn:
-        async with self._hosted.hiding():
-            return await self._asked(context)
-
+class _OpenAiAgents(_Asked):
     async def _asked(self, context: Context) -> Turn:
         from agents import AgentsException, FunctionTool, ModelSettings, RunConfig, Runner
 
