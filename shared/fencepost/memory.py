@@ -260,6 +260,19 @@ def declare_memory(space: str, home: Dependency, said: MemoryOptions) -> Memory:
         "inline_bytes": 2 * MAX_VALUE_BYTES,
         "grounds": lambda result: memory_grounds(space, result),
     }
+    return _registered(spec, home, restored, checked, shown, named)
+
+
+def _registered(
+    spec: MemorySpec,
+    home: Dependency,
+    restored: ToolOptions,
+    checked: ToolOptions,
+    shown: ToolOptions,
+    named: ToolOptions,
+) -> Memory:
+    """The tools themselves; workers serve them."""
+    space = spec.space
 
     @home.python(f"{space}.restore", effect=Effect.REVERSIBLE, returns=Written, **restored)
     def restore(args: Restore, attempt: Attempt) -> Any:  # noqa: ARG001

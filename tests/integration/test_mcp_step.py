@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -15,6 +15,7 @@ from fencepost import App, Context, Effect, Proposal, SecretRef, Turn
 from fencepost.decide.holds import AGAIN, RECHECK
 from fencepost.mcp import CHANGED, Remote, Streamable
 from fencepost.states import Queue
+from fencepost.tools import Tool
 from fencepost_ops.check import terms
 from fencepost_ops.checker import check
 from fencepost_ops.local import LocalPostgres, LocalValkey
@@ -119,15 +120,25 @@ class Desk:
         return [line for line in self.notes.effects() if line["note"]["ref"] == key]
 
     @contextmanager
-    def pinned(self, definition: str | None) -> Iterator[None]:
-        """Another pin, as of a deploy."""
+    def deployed(self, change: Callable[[Tool], Tool]) -> Iterator[None]:
+        """Another tool under the same name and version."""
         registry = self.shop.worker.app.registry
         before = registry["note.write", 1]
-        registry["note.write", 1] = replace(before, mcp=Remote("write_note", definition))
+        registry["note.write", 1] = change(before)
         try:
             yield
         finally:
             registry["note.write", 1] = before
+
+    def pinned(self, definition: str | None) -> AbstractContextManager[None]:
+        """Another pin, as of a deploy."""
+        return self.deployed(lambda tool: replace(tool, mcp=Remote("write_note", definition)))
+
+    def trying(self, attempts: int) -> AbstractContextManager[None]:
+        """So many attempts."""
+        return self.deployed(
+            lambda tool: replace(tool, dependency=replace(tool.dependency, attempts=attempts))
+        )
 
 
 @pytest.fixture(scope="module")
@@ -242,10 +253,7 @@ def test_a_changed_definition_holds_the_call_until_a_person_pins_it_anew(desk: D
 def test_a_hold_of_hours_is_a_few_events_and_ends_soon_after_its_pin(desk: Desk) -> None:
     desk.notes.faults()
     count = "SELECT r.seq FROM fencepost.runs r WHERE r.run_key = 'long'"
-    registry = desk.shop.worker.app.registry
-    before = registry["note.write", 1]
-    registry["note.write", 1] = replace(before, dependency=replace(before.dependency, attempts=1))
-    try:
+    with desk.trying(1):
         with desk.pinned(PIN):
             desk.run("long", minutes=24 * 60)
             desk.step(Queue.DISPATCHER)
@@ -262,17 +270,12 @@ def test_a_hold_of_hours_is_a_few_events_and_ends_soon_after_its_pin(desk: Desk)
         desk.shop.ahead(AGAIN.total_seconds() + 1)
         desk.step(Queue.DISPATCHER)
         assert desk.call("long")[:2] == ("SUCCEEDED", 2)
-    finally:
-        registry["note.write", 1] = before
     assert desk.checked() == []
 
 
 def test_a_held_call_looks_again_by_itself_and_keeps_an_attempt_for_a_person(desk: Desk) -> None:
     desk.notes.faults()
-    registry = desk.shop.worker.app.registry
-    before = registry["note.write", 1]
-    registry["note.write", 1] = replace(before, dependency=replace(before.dependency, attempts=3))
-    try:
+    with desk.trying(3):
         with desk.pinned(PIN):
             desk.run("again", minutes=60)
             desk.step(Queue.DISPATCHER)
@@ -283,16 +286,11 @@ def test_a_held_call_looks_again_by_itself_and_keeps_an_attempt_for_a_person(des
         desk.shop.ahead(AGAIN.total_seconds() + 1)
         desk.step(Queue.DISPATCHER)
         assert desk.call("again")[:2] == ("SUCCEEDED", 3)
-    finally:
-        registry["note.write", 1] = before
 
 
 def test_a_call_held_at_its_last_attempt_goes_on_once_it_is_pinned_anew(desk: Desk) -> None:
     desk.notes.faults()
-    registry = desk.shop.worker.app.registry
-    before = registry["note.write", 1]
-    registry["note.write", 1] = replace(before, dependency=replace(before.dependency, attempts=1))
-    try:
+    with desk.trying(1):
         with desk.pinned(PIN):
             desk.run("last", minutes=60)
             desk.step(Queue.DISPATCHER)
@@ -301,8 +299,6 @@ def test_a_call_held_at_its_last_attempt_goes_on_once_it_is_pinned_anew(desk: De
         desk.step(Queue.DISPATCHER)
         assert desk.call("last")[:2] == ("SUCCEEDED", 2)
         assert [said["limit"] for said in desk.events("last", "ToolAttemptStarted")] == [1, 2]
-    finally:
-        registry["note.write", 1] = before
     assert desk.checked() == []
 
 

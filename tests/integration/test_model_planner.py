@@ -261,6 +261,22 @@ def test_no_answer_in_time_and_no_key_are_told_as_what_they_are(
     assert KEY not in caplog.text
 
 
+def echoed(url: str) -> App:
+    app = App("echoed")
+    place = app.dependency("place")
+
+    @place.python("note.do", effect=Effect.READ, untrusted=True)
+    async def do(args: Note, attempt: Attempt) -> dict[str, str]:
+        return {"noted": "it"}
+
+    openai = app.dependency("openai", url)
+    chat = app.model("chat", via=openai, wire=Wire.CHAT, model="m", key="env:TEST_MODEL_KEY")
+    app.agent("chat", model=chat, instructions="Note.")
+    app.verify("chat")(lambda context: len(context.turns) > 1 or "say it again")
+    app.allow("svc:*", tools=["note.do"])
+    return app
+
+
 def test_what_was_said_is_told_again_and_a_key_that_is_echoed_is_hidden(
     database: LedgerDatabase,
     valkey: LocalValkey,
@@ -284,31 +300,21 @@ def test_what_was_said_is_told_again_and_a_key_that_is_echoed_is_hidden(
         asked.append(one)
         return answers[len(asked) - 1]
 
-    with answering(answer) as url:
-        app = App("echoed")
-        place = app.dependency("place")
-
-        @place.python("note.do", effect=Effect.READ, untrusted=True)
-        async def do(args: Note, attempt: Attempt) -> dict[str, str]:
-            return {"noted": "it"}
-
-        openai = app.dependency("openai", f"{url}/v1")
-        chat = app.model("chat", via=openai, wire=Wire.CHAT, model="m", key="env:TEST_MODEL_KEY")
-        app.agent("chat", model=chat, instructions="Note.")
-        app.verify("chat")(lambda context: len(context.turns) > 1 or "say it again")
-        app.allow("svc:*", tools=["note.do"])
-        with opened(database, valkey, slots=10, app=app) as shop:
-            desk = Desk(shop, None)
-            run = desk.enqueue("chat")
-            desk.go()
-            assert desk.run(run, "status", "preview") == ("COMPLETED", '"Really."')
-            codes = [lost["code"] for lost in desk.events(run, "ModelOutcomeUnknown")]
-            assert codes == ["http_401", "http_307"]
-            everything = shop.sql(
-                "SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)"
-                " || (SELECT string_agg(body::text, ' ') FROM fencepost.events)"
-                " || (SELECT string_agg(arguments, ' ') FROM fencepost.calls)"
-            )[0][0]
+    with (
+        answering(answer) as url,
+        opened(database, valkey, slots=10, app=echoed(f"{url}/v1")) as shop,
+    ):
+        desk = Desk(shop, None)
+        run = desk.enqueue("chat")
+        desk.go()
+        assert desk.run(run, "status", "preview") == ("COMPLETED", '"Really."')
+        codes = [lost["code"] for lost in desk.events(run, "ModelOutcomeUnknown")]
+        assert codes == ["http_401", "http_307"]
+        everything = shop.sql(
+            "SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)"
+            " || (SELECT string_agg(body::text, ' ') FROM fencepost.events)"
+            " || (SELECT string_agg(arguments, ' ') FROM fencepost.calls)"
+        )[0][0]
     assert "I note ***" in everything
     assert KEY not in everything
     assert KEY not in caplog.text
