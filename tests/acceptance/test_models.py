@@ -22,6 +22,7 @@ from tests.acceptance.weather import long_only
 from tests.awaiting import until
 
 KEYS = {"SUPPORT_OPENAI_KEY": "sk-openai-4c1f9e77", "SUPPORT_ANTHROPIC_KEY": "sk-ant-09b2d3a5"}
+PLANTED = "planted-" * 8
 CASES = 8
 WITHIN_S = 90  # a planner worker first reads the SDKs, which takes it seconds of work
 TURNS = 4  # of the shipped script: find, refund, write, done
@@ -136,9 +137,13 @@ def nowhere_but_on_the_wire(stage: Stage, provider: SandboxProcess) -> None:
                 for row in rows:
                     dump.write(bytes(row))
     with redis.Redis.from_url(stage.fleet.valkey.url()) as broker:
+        broker.config_set("rdbcompression", "no")  # compressed, a text would not be found again
+        broker.set("planted", PLANTED)
         held = b"".join(broker.dump(name) or b"" for name in broker.scan_iter())
+        broker.delete("planted")
     logs = b"".join(path.read_bytes() for path in stage.folder.rglob("*") if path.is_file())
     assert b"support" in dump.getvalue(), "the tables were read"
+    assert PLANTED.encode() in held, "what is kept there would be found"
     for key in KEYS.values():
         for place in (dump.getvalue(), held, logs):
             assert key.encode() not in place
