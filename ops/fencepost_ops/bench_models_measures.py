@@ -55,7 +55,9 @@ SELECT count(*) FILTER (WHERE e.type IN ('ModelResponseRecorded', 'RunCompleted'
        count(*) FILTER (WHERE e.type = 'PlanDeferred'),
        min(e.recorded_at) FILTER (
            WHERE e.recorded_at > %s AND e.type IN ('ModelResponseRecorded', 'RunCompleted')),
-       max(e.recorded_at) FILTER (WHERE e.type = 'RunCompleted')
+       max(e.recorded_at) FILTER (WHERE e.type = 'RunCompleted'),
+       count(*) FILTER (
+           WHERE e.recorded_at <= %s AND e.type IN ('ModelResponseRecorded', 'RunCompleted'))
 FROM fencepost.events e JOIN fencepost.runs r ON r.id = e.run AND r.tenant = e.tenant
 WHERE r.run_key LIKE %s || '-%%'
 """
@@ -108,8 +110,8 @@ class Faulty:
     """What a fault of the provider cost, in seconds.
 
     `requests` are by the provider's own book, `refused` of them answered with an error, `left` given up by
-    us. `first_s` and `all_s` are from the end of the fault to the first answer recorded and to the last run's
-    end. `beside` are runs without a model, from enqueueing to their end, `beside_before` those while as many
+    us; `meanwhile` are answers recorded while the fault lasted. `first_s` and `all_s` are from the end of the
+    fault to the first answer recorded and to the last run's end. `beside` are runs without a model, from enqueueing to their end, `beside_before` those while as many
     runs met no fault. `deferrals` are events of runs that waited.
     """
 
@@ -121,6 +123,7 @@ class Faulty:
     requests: int
     refused: int
     left: int
+    meanwhile: int
     first_s: float
     all_s: float
     deferrals: int
@@ -307,7 +310,7 @@ def _faulty(
         over: datetime = bench.row("SELECT fencepost.now()")[0]
         bench.await_ended(f"hit{name}", runs, recover_s)
     left += bench.await_ended(f"beside{name}", sent[0], recover_s)
-    turns, completed, deferrals, first, last = bench.row(_TOLD, over, f"hit{name}")
+    turns, completed, deferrals, first, last, meanwhile = bench.row(_TOLD, over, over, f"hit{name}")
     met = bench.requests(WORKS)[asked:]
     before, beside = bench.took(f"before{name}"), bench.took(f"beside{name}")
     return Faulty(
@@ -319,6 +322,7 @@ def _faulty(
         requests=len(met),
         refused=sum(one.outcome == "refused" for one in met),
         left=sum(one.outcome == "left" for one in met),
+        meanwhile=meanwhile,
         first_s=(first - over).total_seconds() if first else float("inf"),
         all_s=max(0.0, (last - over).total_seconds()) if last else float("inf"),
         deferrals=deferrals,
