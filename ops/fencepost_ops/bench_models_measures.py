@@ -109,10 +109,11 @@ class Waiting:
 class Faulty:
     """What a fault of the provider cost, in seconds.
 
-    `requests` are by the provider's own book, `refused` of them answered with an error, `left` given up by
-    us; `meanwhile` are answers recorded while the fault lasted. `first_s` and `all_s` are from the end of the
-    fault to the first answer recorded and to the last run's end. `beside` are runs without a model, from enqueueing to their end, `beside_before` those while as many
-    runs met no fault. `deferrals` are events of runs that waited.
+    `requests` are by the provider's own book, `refused` of them answered with an error, `left` given up
+    by us; `meanwhile` are answers recorded while the fault lasted. `first_s` and `all_s` are from the
+    end of the fault to the first answer recorded and to the last run's end. `beside` are runs without a
+    model, from enqueueing to their end, `beside_before` those while as many runs met no fault.
+    `deferrals` are events of runs that waited.
     """
 
     fault: str

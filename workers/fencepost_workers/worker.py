@@ -64,7 +64,7 @@ class Worker:
         self.app = app or load_app(settings.app)
         self._ttl = timedelta(seconds=settings.worker_ttl_s)
         sends = role in {Queue.DISPATCHER, Queue.RECONCILER}
-        signer = signer_of(settings.signing_keys, self.app.dependencies if sends else ())
+        self.signer = signer_of(settings.signing_keys, self.app.dependencies if sends else ())
         mcp.needed(self.app.dependencies if sends else ())
         self.pid = os.getpid()
         known = knows(self.app.planner_versions, self.app.registry)
@@ -91,7 +91,6 @@ class Worker:
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
         self.committer = Committer(self.ledger, self.loop)
-        self.signer = signer
         self.mcp = mcp.McpEngine()
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
         self.models = Providers()
