@@ -22,7 +22,6 @@ from fencepost.output import MAX_OUTPUT_BYTES, bounded
 from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
 
 RETRY_AFTER_CAP: Final = timedelta(hours=1)
-MAX_RESULT_CHARS: Final = MAX_OUTPUT_BYTES
 OVERSIZE: Final = "oversize"
 MAX_TEXT_CHARS: Final = 500
 MAX_RECEIPT_CHARS: Final = 500

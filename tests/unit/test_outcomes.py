@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fencepost.contracts import Contract, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
 from fencepost.outcomes import (
-    MAX_RESULT_CHARS,
     Answered,
     Applied,
     Lost,
@@ -21,7 +20,7 @@ from fencepost.outcomes import (
     classify,
     classify_lookup,
 )
-from fencepost.output import KEPT_OF_CUT, Output
+from fencepost.output import KEPT_OF_CUT, MAX_OUTPUT_BYTES, Output
 from fencepost.tools import Absent, Found, Response, Tool, Unclear
 from tests.typing.user_code import Debit, DebitReceipt, debit, level
 
@@ -225,10 +224,10 @@ def test_accepted_is_no_success_unless_the_tool_says_so() -> None:
 
 
 def test_a_result_that_is_too_long_keeps_its_start() -> None:
-    found = outcome(RAW, 200, '"' + "x" * MAX_RESULT_CHARS + '"')
+    found = outcome(RAW, 200, '"' + "x" * MAX_OUTPUT_BYTES + '"')
     assert isinstance(found, Applied)
     kept = json.loads(found.result_json_text)
-    assert (kept["truncated"], kept["bytes"]) == (True, MAX_RESULT_CHARS + 2)
+    assert (kept["truncated"], kept["bytes"]) == (True, MAX_OUTPUT_BYTES + 2)
     assert kept["start"].startswith('"xxx')
     assert KEPT_OF_CUT - 10 < len(found.result_json_text) < KEPT_OF_CUT + 100
     small = dataclasses.replace(RAW, output=Output(max_bytes=2000))

@@ -18,7 +18,8 @@ from pydantic import BaseModel
 
 from fencepost import App, Effect, Request
 from fencepost.errors import NotApplied, UsageError
-from fencepost.outcomes import MAX_RESULT_CHARS, Applied, Outcome, result_text
+from fencepost.outcomes import Applied, Outcome, result_text
+from fencepost.output import MAX_OUTPUT_BYTES
 from fencepost.proposals import Rejected, Validated, validate
 from fencepost.secrets import PLACEHOLDER, Resolver, Secret, SecretRef
 from fencepost.settings import load_settings
@@ -329,7 +330,7 @@ def test_a_python_tools_words_are_cleaned_before_they_are_cut(then: str, awaited
             raise NotApplied("no", crossing)
         if then == "give back":
             return NotApplied("no", crossing)
-        return "y" * 997 + VALUE + "z" * (MAX_RESULT_CHARS if then == "long" else 0)
+        return "y" * 997 + VALUE + "z" * (MAX_OUTPUT_BYTES if then == "long" else 0)
 
     async def wait(args: Login, attempt: Attempt) -> object:
         return act(args, attempt)
