@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
 from fencepost.states import CallState
-from fencepost.tools import Tool
+from fencepost.tools import Tool, load_result
 
 PERIODS: Final = (1, 2, 3)
 """How many turns may follow each other in a circle: A A A, A B A B, A B C A B C."""
@@ -26,6 +26,7 @@ FAR: Final = 10
 count, and a run may have thousands of them.
 """
 _SHOWN: Final = 60
+_WHEN: Final = frozenset({"as_of", "now"})
 
 
 class Told(Protocol):
@@ -44,6 +45,8 @@ class Told(Protocol):
     def state(self) -> str: ...  # noqa: D102 - as in `Call`
     @property
     def digest(self) -> str | None: ...  # noqa: D102 - as in `Call`
+    @property
+    def result(self) -> bytes | None: ...  # noqa: D102 - as in `Call`
     @property
     def receipt(self) -> str | None: ...  # noqa: D102 - as in `Call`
     @property
@@ -127,7 +130,7 @@ def _latest(calls: Sequence[Told], most: int, tool: Callable[[str, int], Tool | 
         if counted:
             found += 1
             acted = any(_acted(call, tool) for call in counted)
-            yield _Step(tuple((call.tool, _outcome(call), call.arguments) for call in counted), acted)
+            yield _Step(tuple((call.tool, _outcome(call, tool), call.arguments) for call in counted), acted)
 
 
 def _exempt(call: Told, tool: Callable[[str, int], Tool | None]) -> bool:
@@ -142,8 +145,18 @@ def _acted(call: Told, tool: Callable[[str, int], Tool | None]) -> bool:
     return call.state == CallState.SUCCEEDED and known is not None and known.effect is not Effect.READ
 
 
-def _outcome(call: Told) -> str:
-    return f"{call.state}:{call.digest or call.receipt or call.error or ''}"
+def _outcome(call: Told, tool: Callable[[str, int], Tool | None]) -> str:
+    known, learnt = tool(call.tool, call.tool_version), call.digest
+    if known is not None and known.grounds is not None and call.result is not None:
+        learnt = json.dumps(_timeless(load_result(call.result.decode("utf-8", "replace"))), sort_keys=True)
+    return f"{call.state}:{learnt or call.receipt or call.error or ''}"
+
+
+def _timeless(value: Any) -> Any:
+    """What a reading says, without when it was made, which memory and searches tell as well."""
+    if isinstance(value, dict):
+        return {name: _timeless(one) for name, one in value.items() if name not in _WHEN}
+    return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
 def _varies(steps: Sequence[_Step]) -> list[str] | None:

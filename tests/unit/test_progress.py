@@ -1,5 +1,6 @@
 """Whether a run gets on: a table of what planners do when they do not, and of what only looks like it."""
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -41,6 +42,9 @@ def state(args: Args) -> Request:
 @shop.http("mail.send", effect=Effect.IRREVERSIBLE, intent=lambda a: ("mail", a.n), contract=Contract())
 def send(args: Args) -> Request:
     return Request.post("/mails", json={})
+
+
+app.memory("notes")
 
 
 def tool(name: str, version: int) -> Tool | None:
@@ -163,3 +167,19 @@ def test_nothing_is_forgotten_by_looking_again(turns: list[list[Said]], repeats:
     if stuck(calls, repeats, tool) is not None and turns[-1] != POLL:
         last = [turns[-1]] * repeats
         assert stuck(history([*turns, *last]), repeats, tool) is not None
+
+
+def readings(*said: dict[str, Any]) -> list[ContextCall]:
+    calls = history([one("notes.read", f"digest-{n}", key="k") for n in range(len(said))])
+    return [
+        dataclasses.replace(call, result=json.dumps(text).encode())
+        for call, text in zip(calls, said, strict=True)
+    ]
+
+
+def test_when_a_reading_was_made_is_nothing_learnt() -> None:
+    said = {"key": "k", "version": 3, "exists": True, "value": {"now": "kept"}}
+    same = [said | {"as_of": f"2026-01-01T00:00:0{n}Z"} for n in range(N)]
+    assert stuck(readings(*same), N, tool) is not None
+    assert stuck(readings(*same[:-1], same[-1] | {"version": 4}), N, tool) is None
+    assert stuck(readings(*same[:-1], same[-1] | {"stale": True}), N, tool) is None
