@@ -1,32 +1,38 @@
 """When a run gets nowhere: the same calls with the same results, turn after turn. PURE.
 
 A function of the run's calls as the ledger holds them, so that no restart, crash or takeover resets it. It
-compares turns, not calls: of what is proposed at once none has seen the other's result.
+compares turns, not calls: of what is proposed at once none has seen the other's result. Calls that differ in
+what only counts (`counters`) are the same. A wrong stop is worse than a late one: what cannot be told from
+work goes on until a budget ends it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from typing import Any, Final, Protocol
 
 from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
+from fencepost.counters import counting, told, unmoving
 from fencepost.states import CallState
 from fencepost.tools import Tool, load_result
 
-PERIODS: Final = (1, 2, 3)
-"""How many turns may follow each other in a circle: A A A, A B A B, A B C A B C."""
+LONGEST: Final = 8
+"""How many turns may follow each other in a circle, at most: A A A, A B A B, A B C D A B C D."""
 PATIENCE: Final = 2
-"""How many times as often calls may differ in one argument alone: whoever looks through a list does that."""
-FAR: Final = 10
+"""How many times as often calls may differ in what only counts: whoever looks through a list does that."""
+FAR: Final = 3
 """How many times as many turns as are compared are looked at: those in which only pollers are asked do not
 count, and a run may have thousands of them.
 """
 _SHOWN: Final = 60
 _WHEN: Final = frozenset({"as_of", "now"})
+_CODE: Final = re.compile(r"[a-z][a-z0-9_]*(?=: )", re.ASCII)
 
 
 class Told(Protocol):
@@ -51,10 +57,12 @@ class Told(Protocol):
     def receipt(self) -> str | None: ...  # noqa: D102 - as in `Call`
     @property
     def error(self) -> str | None: ...  # noqa: D102 - as in `Call`
+    @property
+    def code(self) -> str | None: ...  # noqa: D102 - of the failure that ended it, where it is told
     # fmt: on
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Step:
     """The calls of one turn that count: each its tool, its outcome and its arguments, in order."""
 
@@ -62,10 +70,21 @@ class _Step:
     acted: bool
     """Whether it had an effect: whoever does the same to one thing after the other gets on."""
 
-    @property
+    @cached_property
     def same(self) -> tuple[tuple[str, str, str], ...]:
         """Equal for turns that did and learnt the same, in whatever order."""
         return tuple(sorted(self.calls))
+
+    @cached_property
+    def shape(self) -> tuple[tuple[str, str], ...]:
+        """Its calls and what came of them, whatever they asked."""
+        return tuple((tool, outcome) for tool, outcome, _ in self.calls)
+
+    @cached_property
+    def asked(self) -> Mapping[str, Any]:
+        """What its calls asked, by place and path."""
+        scalars = (_scalars(arguments, n) for n, (_, _, arguments) in enumerate(self.calls))
+        return {path: value for one in scalars for path, value in one.items()}
 
     @property
     def named(self) -> str:
@@ -76,32 +95,48 @@ def stuck(
     calls: Sequence[Told],
     repeats: int,
     tool: Callable[[str, int], Tool | None] = lambda _name, _version: None,
+    given: Callable[[], Iterable[str]] = tuple,
 ) -> str | None:
     """Why the run makes no progress, in a sentence that names tool and count; None while it does.
 
-    `calls` are its own forward ones in the order proposed. It stands still after `repeats` equal turns in a
-    row, after as many rounds of a circle of two or three, and after twice as many turns (or rounds of two)
-    that differ in one number or text alone while all results are equal and none is an effect. Calls of a
-    declared poller do not count, nor do those of a tool version that this process does not know: another one
-    does.
+    `calls` are its own forward ones in the order proposed; `given` says what its planner was told beside
+    their results, and is asked at the last moment. The run stands still
+
+    - after `repeats` equal turns in a row, or rounds of a circle of `LONGEST` turns at most: the same calls
+      with the same arguments and the same results, errors compared by their code;
+    - after `PATIENCE` times as many turns, or rounds, that are equal but for values that only count, in
+      however many places, and of which none had an effect. What the planner was told counts for nothing.
+
+    Calls of a declared poller are left out, and so are those of a tool version that this process does not
+    know: another one does.
     """
-    longest = max(repeats * PERIODS[-1], 2 * PATIENCE * repeats)
-    steps = list(_latest(calls, longest, tool))
-    for period in PERIODS:
-        window = steps[: period * repeats]
-        if len(window) == period * repeats and all(
-            step.same == window[n % period].same for n, step in enumerate(window)
-        ):
-            return _circling(window[:period], repeats)
-    for period in PERIODS[:2]:
-        often = PATIENCE * repeats
+    steps = list(_latest(calls, LONGEST * PATIENCE * repeats, tool))
+    for period in range(1, LONGEST + 1):
+        if _again([step.same for step in steps], period, repeats):
+            return _circling(steps[:period], repeats)
+    often = PATIENCE * repeats
+    for period in range(1, LONGEST + 1):
         window = steps[: period * often]
-        if len(window) < period * often or any(step.acted for step in window):
+        if not _again([step.shape for step in steps], period, often) or any(step.acted for step in window):
             continue
-        varying = [_varies(window[n::period]) for n in range(period)]
-        if None not in varying and any(name for found in varying for name in found or ()):
-            return _counting(window[:period], often, varying)
+        moving = _moving([window[n::period] for n in range(period)])
+        if moving is not None and not _means_something(moving.values(), calls, given):
+            return _counting(window[:period], often, moving)
     return None
+
+
+def _again(kinds: Sequence[object], period: int, often: int) -> bool:
+    """Whether the first of these are so many equal rounds."""
+    longest = period * often
+    return len(kinds) >= longest and all(kinds[n] == kinds[n - period] for n in range(period, longest))
+
+
+def _means_something(
+    moving: Iterable[Sequence[Sequence[str]]], calls: Sequence[Told], given: Callable[[], Iterable[str]]
+) -> bool:
+    results = [call.result for call in reversed(calls) if call.result is not None]
+    texts = [*(text.encode("utf-8", "replace") for text in given()), *results]
+    return any(told(words, texts) for columns in moving for words in columns)
 
 
 def _circling(steps: Sequence[_Step], often: int) -> str:
@@ -111,10 +146,9 @@ def _circling(steps: Sequence[_Step], often: int) -> str:
     return f"{names}: called in a circle {often} times with the same arguments and the same results"
 
 
-def _counting(steps: Sequence[_Step], often: int, varying: Sequence[list[str] | None]) -> str:
+def _counting(steps: Sequence[_Step], often: int, moving: Iterable[str]) -> str:
     names = ", then ".join(step.named for step in reversed(steps))
-    what = sorted({sanitize(name, _SHOWN) for found in varying for name in found or () if name})
-    only = " and ".join(what)
+    only = " and ".join(sorted({sanitize(path.partition(" ")[2], _SHOWN) for path in moving}))
     return f"{names}: called {often} times in a row with the same result while only {only} changed"
 
 
@@ -149,7 +183,16 @@ def _outcome(call: Told, tool: Callable[[str, int], Tool | None]) -> str:
     known, learnt = tool(call.tool, call.tool_version), call.digest
     if known is not None and known.grounds is not None and call.result is not None:
         learnt = json.dumps(_timeless(load_result(call.result.decode("utf-8", "replace"))), sort_keys=True)
-    return f"{call.state}:{learnt or call.receipt or call.error or ''}"
+    return f"{call.state}:{learnt or call.receipt or _failure(call)}"
+
+
+def _failure(call: Told) -> str:
+    """What a failure is known by: its code, else its words without the ids and times among them."""
+    if call.code:
+        return call.code
+    said = call.error or ""
+    code = _CODE.match(said) if call.state == CallState.REJECTED else None
+    return code[0] if code is not None else unmoving(said)
 
 
 def _timeless(value: Any) -> Any:
@@ -159,43 +202,39 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def _varies(steps: Sequence[_Step]) -> list[str] | None:
-    """Of each call of these steps, the one place in its arguments that is not always the same ("" for none).
-
-    None where they are not the same calls with the same outcomes, or differ in more than that.
+def _moving(places: Sequence[Sequence[_Step]]) -> Mapping[str, Sequence[Sequence[str]]] | None:
+    """What only counts in the steps of each place of a circle, by its path; None where anything else differs,
+    or nothing does.
     """
-    first = steps[0]
-    shape = [(tool, outcome) for tool, outcome, _ in first.calls]
-    if any([(tool, outcome) for tool, outcome, _ in step.calls] != shape for step in steps):
-        return None
-    found = []
-    for place in range(len(shape)):
-        scalars = [_scalars(step.calls[place][2]) for step in steps]
-        if any(one.keys() != scalars[0].keys() for one in scalars):
+    found: dict[str, Sequence[Sequence[str]]] = {}
+    for steps in places:
+        first = steps[0].asked
+        if any(step.asked.keys() != first.keys() for step in steps):
             return None
-        differing = [name for name in scalars[0] if len({one[name] for one in scalars}) > 1]
-        if len(differing) > 1:
-            return None
-        found.append(differing[0] if differing else "")
-    return found
+        for path in first:
+            values = [step.asked[path] for step in steps]
+            if all(type(value) is type(values[0]) and value == values[0] for value in values):
+                continue
+            if (counted := counting(values)) is None:
+                return None
+            found[path] = [*found.get(path, ()), *counted]
+    return found or None
 
 
-def _scalars(arguments: str) -> Mapping[str, str]:
-    """Every scalar of these arguments by its path, as text; what is no JSON is one."""
+def _scalars(arguments: str, place: int) -> Mapping[str, Any]:
+    """Every scalar of these arguments by its place and path; what is no JSON is one."""
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
-        return {"the whole": arguments}
-    found: dict[str, str] = {}
+        return {f"{place} the whole": arguments}
+    found: dict[str, Any] = {}
     left = [("", value)]
     while left:
         path, one = left.pop()
-        if isinstance(one, dict):
+        if isinstance(one, dict) and one:
             left += [(f"{path}.{name}" if path else name, item) for name, item in one.items()]
-            found[f"{path}{{}}"] = str(len(one))
-        elif isinstance(one, list):
+        elif isinstance(one, list) and one:
             left += [(f"{path}[{n}]", item) for n, item in enumerate(one)]
-            found[f"{path}[]"] = str(len(one))
         else:
-            found[path or "the whole"] = json.dumps(one)
+            found[f"{place} {path or 'the whole'}"] = one
     return found

@@ -12,8 +12,10 @@ import pytest
 
 from fencepost import commands as c
 from fencepost.ledger.connect import connect
+from fencepost.ledger.reads import context_calls
 from fencepost.ledger.verify import verify_run
 from fencepost.outcomes import Applied, Refused, Unsure
+from fencepost.progress import stuck
 from fencepost.proposals import Rejected
 from fencepost.recovery import Answer
 from tests.acceptance.weather import long_only
@@ -87,6 +89,18 @@ def test_an_intent_begins_the_count_anew_and_nothing_else_does(bench: Bench) -> 
         turn(bench, run)
     assert bench.one(bench.claim_run(run)) == c.Done("STOPPED")
     assert why(bench, run)[0] == "no_progress"
+
+
+def test_a_failure_is_read_with_its_code(bench: Bench) -> None:
+    run = bench.start()
+    failed, other = bench.plan(run, *[("wallet.note", {"order": bench.order()}) for _ in range(2)])
+    bench.record(*bench.dispatch(run, failed), Refused("no_price", "none, in request 7", retryable=False))
+    bench.succeed(run, other)
+    with connect(bench.database.dsns["worker"], "planner") as connection:
+        calls = context_calls(connection, [(TENANT, run, 0)])[TENANT, run]
+    assert [(call.code, call.error) for call in calls] == [("no_price", "none, in request 7"), (None, None)]
+    again = [replace(calls[0], turn=n, error=f"none, in request {n}") for n in range(3)]
+    assert stuck(again, 3, lambda name, version: bench.app.registry.get((name, version))) is not None
 
 
 def test_what_a_person_is_asked_about_is_an_intent(bench: Bench) -> None:

@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from fencepost import App, Contract, Effect, Request
 from fencepost.ledger.reads import ContextCall
-from fencepost.progress import FAR, stuck
+from fencepost.progress import FAR, LONGEST, PATIENCE, stuck
 from fencepost.tools import Tool
 
 N = 3
-"""Of `repeats`: looks that differ in one argument alone may come twice as often."""
+"""Of `repeats`: looks that differ in what only counts may come twice as often."""
 
 app = App("p")
 shop = app.dependency("shop", base_url="http://127.0.0.1:9")
@@ -52,21 +52,24 @@ def tool(name: str, version: int) -> Tool | None:
 
 
 Said = tuple[str, dict[str, Any], str]
-"""A call: its tool, its arguments, and what came of it (`!` before an error, `?` before an open state)."""
+"""A call: its tool, its arguments, and what came of it: after `!` the code of an error and its words, after
+`^` a refusal's words, after `?` an open state.
+"""
+STATES = {"!": "FAILED", "^": "REJECTED"}
 
 
 def history(turns: Sequence[Sequence[Said]], version: int = 1) -> list[ContextCall]:
     made: list[Any] = []
     for turn, said in enumerate(turns, start=1):
         for ordinal, (name, arguments, came) in enumerate(said):
-            failed, open_ = came.startswith("!"), came.startswith("?")
+            mark, code = came[0], came[1:].split(" ")[0]
             made.append(
                 ContextCall(
                     tenant="t", run=None, id=None, turn=turn, ordinal=ordinal, version=1, label="",  # type: ignore[arg-type]
                     tool=name, arguments=json.dumps(arguments), result=None, receipt=None,
-                    state="FAILED" if failed else came[1:] if open_ else "SUCCEEDED",
-                    error=came[1:] if failed else None, tool_version=version,
-                    digest=None if failed or open_ else came,
+                    state=came[1:] if mark == "?" else STATES.get(mark, "SUCCEEDED"),
+                    error=came[1:] if mark in STATES else None, tool_version=version,
+                    digest=None if mark in "?!^" else came, code=code if mark == "!" else None,
                 )
             )  # fmt: skip
     return made
@@ -77,6 +80,8 @@ def one(name: str, came: str = "[]", **arguments: Any) -> list[Said]:
 
 
 A, B, C = one("look", n=1), one("look", "other", n=2), one("look", "third", n=3)
+D = one("look", "fourth", n=4)
+WORDS = ("gate", "pole", "wire", "rail", "post", "mesh", "nail", "bolt", "hook", "knob")
 POLL = one("job.state", "still running")
 GETS_STUCK = {
     "the same call, and the same result": [A] * N,
@@ -89,11 +94,19 @@ GETS_STUCK = {
     "A, B, A, B": [A, B] * N,
     "A, B, A, B, begun with B": [A, *[A, B] * N],
     "A, B, C": [A, B, C] * N,
+    "A, B, C, D": [A, B, C, D] * N,
+    "a circle of eight": [one("look", f"r{n}", n=n) for n in range(8)] * N,
+    "a fixed error, worded anew": [one("look", f"!http_503 busy, request {n}") for n in range(N)],
+    "a refusal, worded anew": [one("nothing", f"^no_tool: at 12:00:0{n}") for n in range(N)],
     "a tool there is not": [one("nothing", "!unknown_tool")] * N,
     "one number changes": [one("look", n=n) for n in range(2 * N)],
     "one text changes": [one("look", note=f"try {n}") for n in range(2 * N)],
     "one item of a list changes": [one("look", tags=["a", str(n)]) for n in range(2 * N)],
     "one number changes, and it fails alike": [one("mail.send", "!402", n=n) for n in range(2 * N)],
+    "two numbers change": [one("look", n=n, note=f"{7 - n}") for n in range(2 * N)],
+    "four calls, and a counter in one": list(
+        itertools.chain.from_iterable((one("look", n=n), A, B, C) for n in range(2 * N))
+    ),
     "two calls, a counter in each": [[*one("look", n=n), *one("look", "x", n=-n)] for n in range(2 * N)],
     "A, B, and a counter in one": list(
         itertools.chain.from_iterable((one("look", n=n), one("look", "x", note="b")) for n in range(2 * N))
@@ -111,7 +124,13 @@ GETS_ON = {
     "a poller whose result changes slowly": [one("job.state", f"{n // 10} %") for n in range(200)],
     "one number changes, but not often": [one("look", n=n) for n in range(2 * N - 1)],
     "each is an effect": [one("mail.send", "sent", n=n) for n in range(50)],
-    "two arguments change": [one("look", n=n, note=str(n)) for n in range(20)],
+    "a circle of nine": [one("look", f"r{n}", n=n) for n in range(9)] * N,
+    "another error each time": [one("look", f"!{code}") for code in ("a", "b", "c", "d")],
+    "another word each time": [one("look", note=word) for word in WORDS],
+    "a number and a word change": [one("look", n=n, note=word) for n, word in enumerate(WORDS)],
+    "numbers in no order": [one("look", n=n * n % 17) for n in range(17)],
+    "half as much each time": [one("look", n=2**n) for n in range(20, 0, -1)],
+    "a day after the other": [one("look", note=f"2026-11-{n:02}") for n in range(1, 29)],
     "one argument more": [[("look", {f"x{n}": 1}, "[]")] for n in range(20)],
     "a list that grows": [one("look", tags=["a"] * n) for n in range(20)],
     "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
@@ -153,7 +172,7 @@ def test_calls_of_a_version_that_another_process_knows_do_not_count() -> None:
 
 
 def test_how_far_back_is_looked_does_not_grow_with_the_run() -> None:
-    most = 4 * N
+    most = LONGEST * PATIENCE * N
     near = [A] * (N - 1) + [POLL] * (FAR * most - N - 1) + [A]
     assert stuck(history(near), N, tool) is not None
     assert stuck(history([A] * (N - 1) + [POLL] * (FAR * most) + [A]), N, tool) is None
@@ -183,3 +202,55 @@ def test_when_a_reading_was_made_is_nothing_learnt() -> None:
     assert stuck(readings(*same), N, tool) is not None
     assert stuck(readings(*same[:-1], same[-1] | {"version": 4}), N, tool) is None
     assert stuck(readings(*same[:-1], same[-1] | {"stale": True}), N, tool) is None
+
+
+# -- lists ---------------------------------------------------------------------------------------------------
+
+SKUS = [f"AB-{n}" for n in range(1040, 1050)]
+
+
+def absent(skus: Sequence[str]) -> list[ContextCall]:
+    return history([one("look", note=sku) for sku in skus])
+
+
+def learnt(result: str) -> list[ContextCall]:
+    """A turn with this result, before those of a list."""
+    (call,) = history([one("look", "list")])
+    return [dataclasses.replace(call, turn=0, result=result.encode())]
+
+
+GIVEN = {
+    "in the run's input": json.dumps({"skus": SKUS}),
+    "in a text, line by line": json.dumps("Look for:\n" + "\n".join(SKUS)),
+    "from the first to the last": '"Look for AB-1040 to AB-1049."',
+    "half of them": json.dumps(SKUS[::2]),
+}
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_a_list_that_the_planner_was_told_is_walked_through(given: str) -> None:
+    assert stuck(absent(SKUS), 5, tool) is not None
+    assert stuck(absent(SKUS), 5, tool, lambda: [given]) is None
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+def test_a_list_that_a_call_has_brought_is_walked_through(given: str) -> None:
+    assert stuck([*learnt(given), *absent(SKUS)], 5, tool) is None
+
+
+@pytest.mark.parametrize("given", [json.dumps(SKUS[:4]), '"AB-10400 1040 XAB-1041"', '"AB-0 to AB-9"'])
+def test_what_only_resembles_the_list_is_not_it(given: str) -> None:
+    assert stuck(absent(SKUS), 5, tool, lambda: [given]) is not None
+
+
+def test_a_counter_beside_a_list_is_no_standstill() -> None:
+    calls = history([one("look", note=sku, n=n) for n, sku in enumerate(SKUS)])
+    assert stuck(calls, 5, tool, lambda: SKUS) is None
+    assert "n and note changed" in (stuck(calls, 5, tool) or "")
+
+
+def test_what_was_told_is_asked_for_at_the_last_moment() -> None:
+    def never() -> list[str]:
+        raise AssertionError("it was asked for")
+
+    assert stuck(absent(SKUS[:-1]), 5, tool, never) is None

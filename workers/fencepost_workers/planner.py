@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -142,7 +143,9 @@ class Planner(Role):
         def known_tool(name: str, version: int) -> Tool | None:
             return app.registry.get((name, version))
 
-        if (still := stuck(known.calls, budget_of(run.request).repeats, known_tool)) is not None:
+        repeats = budget_of(run.request).repeats
+        given = partial(_given, run, agent, heard)
+        if (still := stuck(known.calls, repeats, known_tool, given)) is not None:
             no_progress = StopReason.NO_PROGRESS
             return c.RecordPlanLost(
                 **fields, code=no_progress, message=still, stop=no_progress, spent=Spent()
@@ -256,6 +259,13 @@ def _no_turn(lost: models.NoTurn, fields: Mapping[str, Any]) -> c.RecordPlanLost
         stop=lost.stop,
         retry_after=lost.retry_after,
     )
+
+
+def _given(run: Run, agent: AgentSpec | None, heard: Sequence[Signal]) -> list[str]:
+    """What its planner was told beside what its calls brought."""
+    said = [json.dumps(json.loads(run.request)["input"], ensure_ascii=False)]
+    said += [json.dumps(signal.body, ensure_ascii=False) for signal in heard]
+    return said if agent is None else [*said, agent.instructions]
 
 
 def _transcript(turn: Turn, judged: Sequence[Validated | Rejected]) -> str:

@@ -23,11 +23,13 @@ _SUBJECTS = "unnest(%(tenants)s::text[], %(ids)s::uuid[]) AS s (tenant, id)"
 _CONTEXT_CALLS = """
 SELECT calls.tenant, calls.run, calls.id, calls.turn, calls.ordinal, calls.version, calls.label, calls.tool,
        calls.arguments, calls.state, payloads.data, calls.error, calls.receipt, calls.tool_version,
-       calls.result, calls.detached
+       calls.result, calls.detached, failure.body ->> 'code'
 FROM unnest(%(tenants)s::text[], %(ids)s::uuid[], %(versions)s::bigint[]) AS s (tenant, id, version)
 JOIN fencepost.calls ON calls.run = s.id AND calls.tenant IS NOT DISTINCT FROM s.tenant
     AND calls.version > s.version
 LEFT JOIN fencepost.payloads ON payloads.tenant = calls.tenant AND payloads.digest = calls.result
+LEFT JOIN fencepost.events failure ON calls.state = 'FAILED' AND failure.id = calls.proof
+    AND failure.tenant = calls.tenant
 WHERE calls.compensates IS NULL
 ORDER BY calls.turn, calls.ordinal, calls.id
 """
@@ -46,7 +48,10 @@ LEFT JOIN fencepost.calls c ON o.kind = 'call' AND c.tenant = s.tenant AND c.id 
 
 @dataclass(frozen=True, slots=True)
 class ContextCall:
-    """What a planner is told of one call; `result` is the bytes of its result, None where it has none."""
+    """What a planner is told of one call; `result` is the bytes of its result, None where it has none.
+
+    `code` is that of the failure that ended it: `error` has its words alone.
+    """
 
     tenant: str
     run: UUID
@@ -64,6 +69,7 @@ class ContextCall:
     tool_version: int = 0
     digest: str | None = None
     detached: bool = False
+    code: str | None = None
 
     @property
     def damaged(self) -> str | None:

@@ -40,7 +40,7 @@ def _uncounted(_spent: Made) -> Made:
 
 
 def _never_stuck(_stuck: Made) -> Made:
-    return lambda _calls, _repeats, _tool: None
+    return lambda *_: None
 
 
 _CIRCLE: Final = Protocol(

@@ -1,0 +1,201 @@
+"""Values of arguments that only count: a page, a try, a nonce, the time of day. PURE.
+
+A value that differs from call to call counts if it is one of these, whatever stands unchanged around it:
+
+- whole numbers, or the one number within a text, that move by the same step each time (`try 1`, `try 2`);
+- UUIDs, numbers of ten digits or more, and words of one length, eight characters or more, in which letters
+  and digits take turns;
+- times of day with their seconds.
+
+It counts for nothing of the kind if the planner was told at least half of the values: they stand in what it
+was given or in a result, or lie between two such that differ from them in their number alone (of three digits
+or more, of one length). Words are no counters, nor are dates and full minutes: whoever searches by another
+word, or day after day, looks for something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, Final
+
+LEAST_WORD: Final = 8
+LEAST_NUMBER: Final = 10
+MOST_BYTES: Final = 4 * 1024 * 1024
+"""Of what a planner was told is searched, from the beginning of what is handed over."""
+_TURNS: Final = 2
+"""How often letters and digits take turns in a word that nobody would call a name."""
+_BETWEEN: Final = 3
+_MOST_DIGITS: Final = 40
+_MOST_PLACES: Final = 10_000
+_NONE: Final = (1, 0)
+"""Between these lies nothing."""
+_IN_NUMBER: Final = frozenset(bytes([n]) for n in range(128) if chr(n).isalnum() or chr(n) == "_")
+_IN_WORD: Final = _IN_NUMBER | {b"-"}
+_ESCAPE: Final = 6
+_ESCAPED: Final = re.compile(rb"\\(?:[nrtbf]|u[0-9A-Fa-f]{4})\Z")
+_UUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+_CLOCK: Final = r"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
+_WHEN: Final = rf"(?:\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?|{_CLOCK})(?!\d)"
+_PARTS: Final = re.compile(rf"((?<![\w-])(?:{_UUID}(?![\w-])|{_WHEN})|[A-Za-z0-9_-]+)")
+_WHOLE_UUID: Final = re.compile(_UUID)
+_WHOLE_WHEN: Final = re.compile(_WHEN)
+_SECONDS: Final = re.compile(r"\d\d:\d\d:(?!00(?:\.0*)?(?:\D|\Z))\d\d")
+_WORD: Final = re.compile(r"[A-Za-z0-9_-]+")
+_DIGITS: Final = re.compile(r"\d+", re.ASCII)
+_SWITCH: Final = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+
+
+def counting(values: Sequence[Any]) -> list[list[str]] | None:
+    """What of these values, one per call and in order, only counts, as words of each; None if they mean
+    something. Not for values that are all equal.
+    """
+    if all(type(value) is int for value in values):
+        return _numbers(values)
+    if all(type(value) in {int, float} for value in values):
+        said = [repr(value) for value in values]
+        return [said] if all(len(_digits(one)) >= LEAST_NUMBER for one in said) else None
+    if all(isinstance(value, str) for value in values):
+        return _texts(values)
+    return None
+
+
+def _numbers(values: Sequence[int]) -> list[list[str]] | None:
+    said = [str(value) for value in values]
+    long = all(len(one.removeprefix("-")) >= LEAST_NUMBER for one in said)
+    return [said] if long or _steady(values) else None
+
+
+def _steady(numbers: Sequence[int]) -> bool:
+    steps = {after - before for before, after in pairwise(numbers)}
+    return len(steps) == 1 and steps != {0}
+
+
+def _texts(texts: Sequence[str]) -> list[list[str]] | None:
+    """The parts that differ, word by word: each has to count."""
+    parts = [_PARTS.split(text) for text in texts]
+    if len({len(one) for one in parts}) > 1:
+        return None
+    found: list[list[str]] = []
+    for words in zip(*parts, strict=True):
+        if len(set(words)) == 1:
+            continue
+        if not _count(words):
+            return None
+        found.append(list(words))
+    return found or None
+
+
+def _count(words: Sequence[str]) -> bool:
+    if all(map(_WHOLE_UUID.fullmatch, words)):
+        return True
+    if all(map(_WHOLE_WHEN.fullmatch, words)):
+        return all(map(_SECONDS.search, words))
+    if not all(map(_WORD.fullmatch, words)):
+        return False
+    return _one_number(words) or _all_long(words) or _all_random(words)
+
+
+def _one_number(words: Sequence[str]) -> bool:
+    if len(set(map(_shape, words))) > 1:
+        return False
+    numbers = zip(*map(_DIGITS.findall, words), strict=True)
+    moving = [column for column in numbers if len(set(column)) > 1]
+    if len(moving) != 1 or max(map(len, moving[0])) > _MOST_DIGITS:
+        return False
+    return _steady([int(number) for number in moving[0]])
+
+
+def _shape(word: str) -> str:
+    return _DIGITS.sub("#", word)
+
+
+def _all_long(words: Sequence[str]) -> bool:
+    return all(word.isdigit() and len(word) >= LEAST_NUMBER for word in words)
+
+
+def _all_random(words: Sequence[str]) -> bool:
+    """Words of one length; by chance a few of them may have no digit, or have all of them at their end."""
+    mixed = sum(len(_SWITCH.findall(word)) >= _TURNS for word in words)
+    return len({len(word) for word in words}) == 1 and len(words[0]) >= LEAST_WORD and 2 * mixed > len(words)
+
+
+def unmoving(text: str) -> str:
+    """A text without the ids, long numbers and times in it: errors that differ in those alone are one."""
+    return "".join(_mark(word) if n % 2 else word for n, word in enumerate(_PARTS.split(text)))
+
+
+def _mark(word: str) -> str:
+    long = word.isdigit() and len(word) >= LEAST_NUMBER
+    mixed = len(word) >= LEAST_WORD and len(_SWITCH.findall(word)) >= _TURNS
+    when = _WHOLE_WHEN.fullmatch(word) is not None
+    if _WHOLE_UUID.fullmatch(word) or long or (_SECONDS.search(word) if when else mixed):
+        return "*"
+    return word
+
+
+def _digits(said: str) -> str:
+    return "".join(_DIGITS.findall(said))
+
+
+# -- what a planner was told ---------------------------------------------------------------------------------
+
+
+def told(words: Sequence[str], texts: Iterable[bytes]) -> bool:
+    """Whether at least half of these words are in the texts, or between two that are."""
+    searched = _first(texts)
+    least, most = _ends(words[0], searched) if len(set(map(_shape, words))) == 1 else _NONE
+    found = sum(
+        least <= _number(word) <= most or any(_stands(word.encode(), text) for text in searched)
+        for word in words
+    )
+    return 2 * found >= len(words)
+
+
+def _first(texts: Iterable[bytes]) -> list[bytes]:
+    left, found = MOST_BYTES, []
+    for text in texts:
+        found.append(text[:left])
+        left -= len(found[-1])
+        if left <= 0:
+            break
+    return found
+
+
+def _stands(word: bytes, text: bytes) -> bool:
+    at = text.find(word)
+    for _ in range(_MOST_PLACES):
+        if at < 0 or _alone(text, at, at + len(word)):
+            break
+        at = text.find(word, at + 1)
+    else:
+        return False
+    return at >= 0
+
+
+def _alone(text: bytes, start: int, end: int) -> bool:
+    """Whether no word goes on beside it. A line break within JSON is written as a backslash and an n."""
+    beside = _IN_NUMBER if text[start:end].isdigit() and end - start >= _BETWEEN else _IN_WORD
+    if text[end : end + 1] in beside:
+        return False
+    before = text[max(0, start - _ESCAPE) : start]
+    return before[-1:] not in beside or _ESCAPED.search(before) is not None
+
+
+def _ends(word: str, texts: Sequence[bytes]) -> tuple[int, int]:
+    """The least and the greatest number that stand in the texts where the word has its own: as long a one,
+    and the same around it.
+    """
+    one = _DIGITS.search(word)
+    if one is None or not _BETWEEN <= len(one[0]) <= _MOST_DIGITS or _shape(word).count("#") > 1:
+        return _NONE
+    around = re.escape(word[: one.start()].encode()), re.escape(word[one.end() :].encode())
+    alike = re.compile(rb"%b(\d{%d})%b" % (around[0], len(one[0]), around[1]))
+    found = [int(at[1]) for text in texts for at in alike.finditer(text) if _alone(text, *at.span())]
+    return (min(found), max(found)) if found else _NONE
+
+
+def _number(word: str) -> int:
+    digits = _digits(word)
+    return int(digits) if 0 < len(digits) <= _MOST_DIGITS else -1
