@@ -81,8 +81,8 @@ def _revealed(value: Any) -> Any:
 class TurnView:
     """What a model said in an earlier turn beside its calls, and what was held against it.
 
-    `objection` is the verify function's to an end the model claimed. `opaque` are parts of the answer that
-    only the model itself can read again: `model` by `wire`, as it was asked then.
+    `objection` is the verify function's to an end the model claimed. `parts` are the answer in its own order,
+    where some of it can be read again by the model itself only: `model` by `wire`, as it was asked then.
     """
 
     turn: int
@@ -90,7 +90,7 @@ class TurnView:
     objection: str | None = None
     wire: str = ""
     model: str = ""
-    opaque: tuple[Mapping[str, Any], ...] = ()
+    parts: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,7 +276,10 @@ def test_parts_that_only_the_model_can_read_are_kept_as_they_came() -> None:
     events = messages([PAY])
     events[1:1] = [start, *more, {"type": "content_block_stop", "index": 7}]
     answer = heard(Wire.MESSAGES, events)
-    assert answer.opaque == ({"type": "thinking", "thinking": "Hm.", "signature": "s1"},)
+    assert answer.parts == (
+        {"opaque": {"type": "thinking", "thinking": "Hm.", "signature": "s1"}},
+        {"call": 0},
+    )
     assert wanted(answer) == [PAY]
     item = {"type": "reasoning", "id": "rs_1", "encrypted_content": "x", "summary": []}
     at: Event = {"output_index": 8}
@@ -285,7 +288,7 @@ def test_parts_that_only_the_model_can_read_are_kept_as_they_came() -> None:
         {"type": "response.output_item.done", **at, "item": item},
         *responses([PAY]),
     ]
-    assert heard(Wire.RESPONSES, reasoned).opaque == (item,)
+    assert heard(Wire.RESPONSES, reasoned).parts == ({"opaque": item}, {"call": 0})
 
 
 def test_an_answer_longer_than_any_may_be_is_not_collected() -> None:
@@ -348,7 +351,8 @@ def test_thoughts_and_words_in_pieces_are_put_together() -> None:
             event["index"] = 1
     answer = heard(Wire.MESSAGES, said)
     assert answer.text == "Done."
-    assert answer.opaque == ({"type": "thinking", "thinking": "So...", "signature": "s"},)
+    thought = {"type": "thinking", "thinking": "So...", "signature": "s"}
+    assert answer.parts == ({"opaque": thought}, {"text": "Done."})
 
 
 NONSENSE: list[Event] = [

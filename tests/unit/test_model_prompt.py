@@ -251,7 +251,7 @@ def test_an_objection_an_unfinished_turn_and_a_lost_answer_are_said(wire: Wire) 
 
 def test_opaque_parts_go_back_to_the_model_they_came_from_and_to_no_other() -> None:
     thought = {"type": "thinking", "thinking": "Hm.", "signature": "s"}
-    turns = (TurnView(1, "", None, "anthropic.messages", "m", (thought,)),)
+    turns = (TurnView(1, "", None, "anthropic.messages", "m", ({"opaque": thought},)),)
     whole = context(call(1, 0), turns=turns)
     assert made(Wire.MESSAGES, whole).body["messages"][1]["content"][0] == thought
     assert "Hm." not in text_of(made(Wire.MESSAGES, whole, name="other"))

@@ -169,15 +169,21 @@ def turn_view(one: ContextTurn) -> TurnView:
     kept = _object(bytes(one.data or b"").decode("utf-8", "surrogatepass"))
     raw = _object(kept.get("raw"))
     text, wire, model = (raw.get(name) for name in ("text", "wire", "model"))
-    opaque = raw.get("opaque")
     return TurnView(
         one.turn or 0,
         text if isinstance(text, str) else "",
         one.objection,
         wire if isinstance(wire, str) else "",
         model if isinstance(model, str) else "",
-        tuple(part for part in opaque if isinstance(part, dict)) if isinstance(opaque, list) else (),
+        _parts(raw),
     )
+
+
+def _parts(raw: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    parts = raw.get("parts")
+    if parts is None and isinstance(opaque := raw.get("opaque"), list):  # kept before their places were
+        parts = [{"opaque": part} for part in opaque]
+    return tuple(part for part in parts if isinstance(part, dict)) if isinstance(parts, list) else ()
 
 
 def _object(text: object) -> Mapping[str, Any]:

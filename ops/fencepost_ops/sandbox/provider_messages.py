@@ -9,6 +9,7 @@ from typing import Any, Final
 from fencepost_ops.sandbox import provider_replies as replies
 from fencepost_ops.sandbox.provider_replies import Piece, Reply, Usage, fragments
 from fencepost_ops.sandbox.provider_sse import RAW, deltas, named
+from fencepost_ops.sandbox.provider_thoughts import thoughts
 
 _STOPS: Final = {
     replies.TOOL: "tool_use",
@@ -50,6 +51,13 @@ def readable(text: str) -> str:
 
 
 def _blocks(reply: Reply) -> list[dict[str, Any]]:
+    blocks = _parts(reply)
+    parts = [("call", one["name"]) if "name" in one else ("said", one["text"]) for one in blocks]
+    pairs = zip(thoughts(reply, parts), blocks, strict=True)
+    return [one for thought, block in pairs for one in ([thought.block()] if thought else []) + [block]]
+
+
+def _parts(reply: Reply) -> list[dict[str, Any]]:
     blocks: list[dict[str, Any]] = []
     if reply.text or reply.refusal:
         blocks.append({"type": "text", "text": reply.text or reply.refusal})
@@ -94,15 +102,27 @@ def events(reply: Reply) -> Iterator[Piece]:
         begun["usage"] = {**_usage(reply.usage), "output_tokens": 1}
     yield Piece(named("message_start", {"type": "message_start", "message": begun}), "start")
     yield Piece(named("ping", {"type": "ping"}))
-    blocks = _blocks(reply)
-    for place, block in enumerate(blocks):
-        if block["type"] != "tool_use":
-            yield from _plain_block(place, block)
-    yield from _tool_blocks(reply, len(blocks) - len(reply.calls))
+    yield from _in_order(reply) if reply.thoughts else _calls_last(reply)
     usage = {} if reply.usage is None else {"usage": {"output_tokens": reply.usage.output}}
     told = {"type": "message_delta", "delta": _stop(reply), **usage}
     yield Piece(named("message_delta", told), "stop")
     yield Piece(named("message_stop", {"type": "message_stop"}), "end")
+
+
+def _calls_last(reply: Reply) -> Iterator[Piece]:
+    blocks = _blocks(reply)
+    for place, block in enumerate(blocks[: len(blocks) - len(reply.calls)]):
+        yield from _plain_block(place, block)
+    yield from _tool_blocks(reply, len(blocks) - len(reply.calls))
+
+
+def _in_order(reply: Reply) -> Iterator[Piece]:
+    calls = iter(reply.calls)
+    for place, block in enumerate(_blocks(reply)):
+        if block["type"] == "tool_use":
+            yield from _tool_blocks(reply.only(next(calls)), place)
+        else:
+            yield from _plain_block(place, block)
 
 
 def _block(what: str, index: int | None, **more: Any) -> bytes:
@@ -115,6 +135,14 @@ def _plain_block(place: int, block: Mapping[str, Any]) -> Iterator[Piece]:
         yield Piece(_block("start", place, content_block={**block, "text": ""}))
         for piece in fragments(block["text"]):
             yield Piece(_block("delta", place, delta={"type": "text_delta", "text": piece}))
+    elif block["type"] == "thinking":
+        yield Piece(_block("start", place, content_block={**block, "thinking": "", "signature": ""}))
+        for piece in fragments(block["thinking"]):
+            yield Piece(_block("delta", place, delta={"type": "thinking_delta", "thinking": piece}))
+        signed = {"type": "signature_delta", "signature": block["signature"]}
+        yield Piece(_block("delta", place, delta=signed))
+    elif block["type"] == "redacted_thinking":
+        yield Piece(_block("start", place, content_block=block))
     else:
         yield Piece(_block("start", place, content_block={**block, "input": {}}))
         given = {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
@@ -123,7 +151,7 @@ def _plain_block(place: int, block: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def _tool_blocks(reply: Reply, first: int) -> Iterator[Piece]:
-    blocks = _blocks(reply)[first:]
+    blocks = _parts(reply)[-len(reply.calls) :] if reply.calls else []
     indexes: list[int | None] = [first + number for number in range(len(blocks))]
     if reply.form.indexes == "zero":
         indexes = [first for _ in blocks]

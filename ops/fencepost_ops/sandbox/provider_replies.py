@@ -57,7 +57,10 @@ class Form:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a model answers. `usage` None: the provider does not say. `hosted`: it acted by itself, too."""
+    """What a model answers. `usage` None: the provider does not say. `hosted`: it acted by itself, too.
+
+    `thoughts`: what it thinks before each thing that it says and calls, empty where it does not.
+    """
 
     id: str
     model: str
@@ -68,6 +71,12 @@ class Reply:
     usage: Usage | None = field(default_factory=Usage)
     hosted: bool = False
     form: Form = field(default_factory=Form)
+    thoughts: tuple[str, ...] = ()
+
+    def only(self, call: Call) -> Reply:
+        """A reply that is this call of it, and nothing else."""
+        form = self.form if call is self.calls[-1] else Form()
+        return replace(self, text="", refusal="", calls=(call,), hosted=False, form=form, thoughts=())
 
     def with_last_arguments(self, text: str) -> Reply:
         """The same with other arguments of the last call."""

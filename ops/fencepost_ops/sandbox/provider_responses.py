@@ -8,6 +8,7 @@ from typing import Any, Final
 from fencepost_ops.sandbox import provider_replies as replies
 from fencepost_ops.sandbox.provider_replies import Call, Piece, Reply, fragments
 from fencepost_ops.sandbox.provider_sse import MADE, deltas, named
+from fencepost_ops.sandbox.provider_thoughts import thoughts
 
 _INCOMPLETE: Final = {replies.LENGTH: "max_output_tokens", replies.FILTER: "content_filter"}
 _WHOLE: Final = (replies.TOOL, replies.END, replies.REFUSAL)
@@ -58,6 +59,13 @@ def _usage(reply: Reply) -> dict[str, Any] | None:
 
 def _items(reply: Reply) -> list[tuple[Call | None, dict[str, Any]]]:
     """The items of the output, those that are calls with their call."""
+    items = _parts(reply)
+    parts = [("said", reply.text) if "content" in item else ("call", item["name"]) for _, item in items]
+    pairs = zip(thoughts(reply, parts), items, strict=True)
+    return [one for thought, item in pairs for one in ([(None, thought.item())] if thought else []) + [item]]
+
+
+def _parts(reply: Reply) -> list[tuple[Call | None, dict[str, Any]]]:
     found: list[tuple[Call | None, dict[str, Any]]] = []
     if reply.text or reply.refusal:
         item = {"type": "message", "id": f"msg_{reply.id}", "role": "assistant", "status": "completed"}
@@ -106,9 +114,14 @@ def events(reply: Reply) -> Iterator[Piece]:
     yield told("response.in_progress", response=_begun(reply))
     items = _items(reply)
     plain = [item for call, item in items if call is None]
-    for index, item in enumerate(plain):
-        yield from _plain(told, reply, index, item)
-    yield from _calls(told, reply, [item for call, item in items if call is not None], len(plain))
+    if reply.thoughts:
+        for index, (call, item) in enumerate(items):
+            one = _plain(told, reply, index, item) if call is None else None
+            yield from one or _calls(told, reply.only(call or reply.calls[0]), [item], index)
+    else:
+        for index, item in enumerate(plain):
+            yield from _plain(told, reply, index, item)
+        yield from _calls(told, reply, [item for call, item in items if call is not None], len(plain))
     final = body(reply)
     ending = "response.completed" if final["status"] == "completed" else "response.incomplete"
     yield told(ending, "stop", response=final)
@@ -117,7 +130,8 @@ def events(reply: Reply) -> Iterator[Piece]:
 def _plain(told: _Numbered, reply: Reply, index: int, item: Mapping[str, Any]) -> Iterator[Piece]:
     place: dict[str, Any] = {"output_index": index}
     if item["type"] != "message":
-        yield told("response.output_item.added", **place, item={**item, "output": None})
+        begun = {"encrypted_content" if item["type"] == "reasoning" else "output": None}
+        yield told("response.output_item.added", **place, item={**item, **begun})
         yield told("response.output_item.done", "block_end", **place, item=item)
         return
     yield told("response.output_item.added", **place, item={**item, "content": [], "status": "in_progress"})

@@ -7,8 +7,9 @@
 
 Arguments are an object, whose references are filled in from the request, or text, sent as it is. A turn may
 also be a list of calls, or what a planner's script has: `proposals` (with `tool` and `call_id`) or `finish`
-(said as JSON). `turns_from` is a path in the input the model was given, where its turns are. After its last
-turn a model says `last` ("Done."). Which turn is asked for follows from the request alone. PURE.
+(said as JSON); `thoughts` are what the model thinks before each thing that it says or calls (empty: nothing).
+`turns_from` is a path in the input the model was given, where its turns are. After its last turn a model says
+`last` ("Done."). Which turn is asked for follows from the request alone. PURE.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def _turns(name: str, given: Any) -> tuple[Mapping[str, Any], ...]:
 def _turn(name: str, number: int, given: Any) -> Mapping[str, Any]:
     if isinstance(given, list):
         given = {"calls": given}
-    known = {"calls", "text", "refusal", "stop", "usage", "proposals", "finish", "raw"}
+    known = {"calls", "text", "refusal", "stop", "usage", "proposals", "finish", "raw", "thoughts"}
     if not isinstance(given, Mapping) or not set(given) <= known:
         raise ValueError(f"the script of {name}, turn {number}, may have {', '.join(sorted(known))}")
     text = given.get("text", given.get("raw", ""))
@@ -147,7 +148,7 @@ def _turn(name: str, number: int, given: Any) -> Mapping[str, Any]:
         text = json.dumps(given["finish"])
     calls = [_call(name, number, one) for one in given.get("calls", given.get("proposals", []))]
     _numbers(f"{name}, turn {number}", "usage", given, Usage)
-    kept = {key: given[key] for key in ("refusal", "stop", "usage") if key in given}
+    kept = {key: given[key] for key in ("refusal", "stop", "usage", "thoughts") if key in given}
     return {"text": text, "finish": given.get("finish"), "calls": calls, **kept}
 
 
@@ -199,6 +200,7 @@ def reply(script: Script, asked: Asked, number: int) -> Reply:
         refusal=row.get("refusal", ""),
         stop=stop,
         usage=usage,
+        thoughts=tuple(map(str, row.get("thoughts", ()))),
     )
 
 

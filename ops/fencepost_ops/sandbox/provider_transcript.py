@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
+from fencepost_ops.sandbox.provider_thoughts import opened, sealed
+
 RESPONSES, CHAT, MESSAGES = "openai.responses", "openai.chat", "anthropic.messages"
 WIRES: Final = (RESPONSES, CHAT, MESSAGES)
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -25,7 +27,9 @@ class Malformed(ValueError):
 
 
 class Item(NamedTuple):
-    """One thing of a transcript: what a `user` said, the model `said`, a `call` it made, a `result`."""
+    """One thing of a transcript: what a `user` said, the model `said`, a `call` it made, a `result`; a
+    `thought`, while it is read.
+    """
 
     kind: str
     text: str
@@ -112,8 +116,35 @@ def read(wire: str, body: Any, headers: Mapping[str, str]) -> Asked:
     for name in tools:
         if _NAME.fullmatch(name) is None:
             raise Malformed(f"tools: the name {name!r} does not match {_NAME.pattern}")
+    items = _without_thoughts(model, items)
     _check_pairs(items)
     return Asked(wire, model, body.get("stream") is True, system, tuple(items), tools, body)
+
+
+def _thought(data: str) -> Item:
+    try:
+        thought = opened(data)
+    except ValueError:
+        raise Malformed("the encrypted content could not be verified") from None
+    return Item("thought", thought.text, thought.seal)
+
+
+def _without_thoughts(model: str, items: Sequence[Item]) -> list[Item]:
+    """What is left once the model's thoughts are read: each has to stand where it stood, before something."""
+    kept: list[Item] = []
+    before: list[tuple[str, str]] = []
+    for number, item in enumerate(items):
+        if item.kind == "thought":
+            if item.id != sealed(model, before, item.text).seal:
+                raise Malformed("invalid signature: a thought is not what the model thought, or not there")
+            after = items[number + 1].kind if number + 1 < len(items) else ""
+            if after not in ("said", "call", "thought"):
+                raise Malformed("a thought was provided without the item that has to follow it")
+        else:
+            kept.append(item)
+        of_model = item.of_model or item.kind == "thought"
+        before = [*before, (item.kind, item.name or item.text)] if of_model else []
+    return kept
 
 
 def _same(item: Item) -> str:
@@ -185,6 +216,8 @@ def _responses(body: Mapping[str, Any]) -> tuple[str, list[Item]]:
             items.append(Item("said" if one["role"] == "assistant" else "user", _texts(one["content"])))
         elif kind != "reasoning":
             raise Malformed(f"input: unknown item type {kind!r}")
+        elif one.get("encrypted_content"):
+            items.append(_thought(one["encrypted_content"]))
     return "\n".join(filter(None, system)), items
 
 
@@ -241,7 +274,11 @@ def _blocks(role: str, content: Any) -> Iterator[Item]:
             yield Item("call", json.dumps(block["input"]), block["id"], block["name"])
         elif block["type"] == "tool_result" and role == "user":
             yield Item("result", _texts(block.get("content")), block["tool_use_id"])
-        elif block["type"] not in ("thinking", "redacted_thinking"):
+        elif block["type"] == "thinking":
+            yield Item("thought", block["thinking"], block["signature"])
+        elif block["type"] == "redacted_thinking":
+            yield _thought(block["data"])
+        else:
             raise Malformed(f"messages: unknown block type {block['type']!r}")
 
 

@@ -32,6 +32,8 @@ STOPS: Final[Mapping[Ending, StopReason]] = {
     Ending.CONTEXT_EXCEEDED: StopReason.PLANNER_FAILED,
 }
 """Endings after which nobody is asked again: the answer would be the same, or asking would act again."""
+UNFIT: Final = frozenset({"http_400", "http_422"})
+"""What a provider answers to a request that it does not take, however often the same bytes are sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +111,14 @@ class AgentPlanner:
     def _turn(self, model: ModelSpec, made: Prompt, heard: Heard, asking: Asking) -> ModelTurn:
         answer, said = heard.answer, _said(model, made, heard)
         if answer.ending not in TURNS:
+            code = answer.code if answer.ending is Ending.FAILED else str(answer.ending)
+            unfit = f" its provider does not take the request ({code}):" if code in UNFIT else ""
             raise NoTurn(
-                answer.code if answer.ending is Ending.FAILED else str(answer.ending),
-                f"model {model.name}: {answer.why or answer.ending}",
+                code,
+                f"model {model.name}:{unfit} {answer.why or answer.ending}",
                 spent=_lost(model, heard, asking.now.date()),
                 said=said,
-                stop=self._stop(answer.ending, asking.failures),
+                stop=self._stop(answer.ending, asking.failures, code),
                 retry_after=heard.retry_after,
             )
         proposals = [Proposal(self.declared.tool(c.name), c.arguments, c.label) for c in answer.calls]
@@ -138,7 +142,10 @@ class AgentPlanner:
             stop=self._stop(Ending.CONTEXT_EXCEEDED, failures),
         )
 
-    def _stop(self, ending: Ending, failures: int) -> StopReason | None:
+    def _stop(self, ending: Ending, failures: int, code: str = "") -> StopReason | None:
+        """Why nobody is asked again; None where somebody is. Another model may take what one does not."""
+        if code in UNFIT and not self.agent.later(failures):
+            return StopReason.PLANNER_FAILED
         if ending is Ending.CONTEXT_EXCEEDED:
             window = self.agent.model(failures).window
             if any(model.window > window for _, model in self.agent.later(failures)):
@@ -215,6 +222,6 @@ def _raw(model: ModelSpec, answer: Answer) -> str:
         "response": answer.response,
         "stop": answer.stop,
         "text": answer.text,
-        "opaque": [dict(part) for part in answer.opaque],
+        "parts": [dict(part) for part in answer.parts],
     }
     return json.dumps(said, ensure_ascii=True)

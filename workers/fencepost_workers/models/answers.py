@@ -90,7 +90,9 @@ class Wanted:
 class Answer:
     """One answer, judged. `tokens` None: the provider did not say, or nothing one can read.
 
-    `opaque` are parts to be sent back to the same model as they are; `usage` is the provider's own account.
+    `parts` are what it said in its own order, where some of that is opaque: texts (`text`), calls by their
+    numbers (`call`), and what goes back to the same model as it is and where it stood (`opaque`). `usage` is
+    the provider's own account.
     """
 
     ending: Ending
@@ -101,7 +103,7 @@ class Answer:
     code: str = ""
     tokens: Tokens | None = None
     usage: Mapping[str, Any] = field(default_factory=dict)
-    opaque: tuple[Mapping[str, Any], ...] = ()
+    parts: tuple[Mapping[str, Any], ...] = ()
     response: str = ""
 
 
@@ -179,7 +181,7 @@ class Facts:
     failed: tuple[Ending, str, str] | None = None
     usage: dict[str, Any] = field(default_factory=dict)
     tokens: Tokens | None = None
-    opaque: list[Mapping[str, Any]] = field(default_factory=list)
+    parts: list[dict[str, Any]] = field(default_factory=list)
     response: str = ""
     size: int = 0
     events: int = 0
@@ -189,6 +191,15 @@ class Facts:
     def told(self) -> bool:
         """Whether all that matters has been said: the answer has ended, or the provider has failed."""
         return self.ended or self.failed is not None
+
+    def begin(self, piece: Piece | None = None) -> dict[str, Any]:
+        """The place of a part that begins here: a call, or something that is put into it once it is whole."""
+        place: dict[str, Any] = {}
+        if piece is not None:
+            place["call"] = len(self.calls)
+            self.calls.append(piece)
+        self.parts.append(place)
+        return place
 
     def grow(self, text: object) -> str:
         """The text, counted; nothing for what is none. TooLong."""
@@ -229,9 +240,14 @@ def settle(facts: Facts) -> Answer:
         code,
         facts.tokens,
         facts.usage,
-        tuple(facts.opaque) if ending in TURNS else (),
+        _parts(facts) if ending in TURNS else (),
         facts.response,
     )
+
+
+def _parts(facts: Facts) -> tuple[Mapping[str, Any], ...]:
+    parts = tuple(part for part in facts.parts if part)
+    return parts if any("opaque" in part for part in parts) else ()
 
 
 def broken(facts: Facts, ending: Ending, why: str) -> Answer:

@@ -27,15 +27,18 @@ def hidden(answer: Answer, credentials: Credentials) -> Answer:
         replace(call, name=hide(call.name), arguments=hide(call.arguments), label=hide(call.label))
         for call in answer.calls
     )
+    text = hide(answer.text)
+    # A part that is not as the model made it is refused, signed as it is; none is told then.
+    whole = text == answer.text and all(hidden_part(part, hide) is part for part in answer.parts)
     without = replace(
         answer,
         calls=calls,
-        text=hide(answer.text),
+        text=text,
         why=hide(answer.why),
         stop=hide(answer.stop),
         response=hide(answer.response),
         usage=hidden_part(answer.usage, hide),
-        opaque=tuple(hidden_part(part, hide) for part in answer.opaque),
+        parts=answer.parts if whole else (),
     )
     return cut(without)
 

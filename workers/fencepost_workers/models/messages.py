@@ -53,10 +53,11 @@ _GOES_IN: Final = {
 
 @dataclass(slots=True)
 class _Block:
-    """A block while it arrives: as it began, its call if it is one, and its texts by their names."""
+    """A block while it arrives: as it began, its call if it is one, its place, its texts by their names."""
 
     begun: dict[str, Any]
     piece: Piece
+    place: dict[str, Any]
     texts: dict[str, Pieces] = field(default_factory=dict)
 
     def add(self, name: str, text: str) -> None:
@@ -118,14 +119,13 @@ class Messages:
             facts.faults.append(f"block {index} begins before the one in its place is done")
             return
         piece = Piece(word(block.get("name")), word(block.get("id")))
-        self._open[index] = _Block(dict(block), piece)
+        self._open[index] = _Block(dict(block), piece, facts.begin(piece if kind == "tool_use" else None))
         if kind == "tool_use":
             caller = plain(block.get("caller")).get("type", "direct")
             if caller != "direct" or block.get("toolset_name"):
                 facts.hosted.append(f"a call by {caller!r}, or one that is of no tool of ours")
             if block.get("input", {}) not in ({}, None):
                 facts.faults.append(f"call {piece.name!r} began with arguments of which no text came")
-            facts.calls.append(piece)
         elif kind not in {"text", "thinking", "redacted_thinking"}:
             facts.hosted.append(f"a block of type {kind!r}")
 
@@ -159,9 +159,10 @@ class Messages:
                 if not block.piece.arguments:
                     block.piece.add("{}")
             case "text":
-                self.facts.text.append(word(whole.get("text")))
+                block.place["text"] = word(whole.get("text"))
+                self.facts.text.append(block.place["text"])
             case _:
-                self.facts.opaque.append(whole)
+                block.place["opaque"] = whole
 
     def _delta(self, delta: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
         facts = self.facts

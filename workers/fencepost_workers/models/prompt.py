@@ -18,7 +18,7 @@ from typing import Any, Final
 from fencepost.models import AgentSpec, ModelSpec, Wire
 from fencepost.tools import Context
 from fencepost_workers.models.declared import Declared
-from fencepost_workers.models.transcript import STANDING, Exchange, Transcript, estimate, transcript
+from fencepost_workers.models.transcript import STANDING, Exchange, Told, Transcript, estimate, transcript
 
 _STREAMED: Final[Mapping[Wire, Mapping[str, Any]]] = {
     Wire.RESPONSES: {"stream": True},
@@ -106,17 +106,21 @@ def response_items(told: Transcript) -> list[dict[str, Any]]:
     """A transcript as the input items of OpenAI Responses."""
     items: list[dict[str, Any]] = [_user(told.first)]
     for exchange in told.exchanges:
-        items += [dict(part) for part in exchange.opaque]
-        if exchange.text:
-            items.append({"role": "assistant", "content": exchange.text})
-        for call in exchange.calls:
-            called = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
-            items.append({"type": "function_call", **called})
+        items += [_item(part) for part in exchange.said if part != ""]
         for call in exchange.calls:
             items.append({"type": "function_call_output", "call_id": call.id, "output": call.result})
         if exchange.note:
             items.append(_user(exchange.note))
     return [*items, *([_user(told.last)] if told.last else [])]
+
+
+def _item(part: str | Told | Mapping[str, Any]) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"role": "assistant", "content": part}
+    if isinstance(part, Told):
+        called = {"call_id": part.id, "name": part.name, "arguments": part.arguments}
+        return {"type": "function_call", **called}
+    return dict(part)
 
 
 def _user(text: str) -> dict[str, Any]:
@@ -200,12 +204,8 @@ def _messages(_instructions: str, told: Transcript) -> dict[str, Any]:
 
     say("user", _words(told.first))
     for exchange in told.exchanges:
-        said = [dict(part) for part in exchange.opaque] if exchange.calls or exchange.text.strip() else []
-        said += _words(exchange.text)
-        for call in exchange.calls:
-            called = {"id": call.id, "name": call.name, "input": json.loads(call.arguments)}
-            said.append({"type": "tool_use", **called})
-        say("assistant", said)
+        if exchange.calls or exchange.text.strip():
+            say("assistant", [block for part in exchange.said for block in _block(part)])
         results: list[dict[str, Any]] = [
             {
                 "type": "tool_result",
@@ -218,6 +218,14 @@ def _messages(_instructions: str, told: Transcript) -> dict[str, Any]:
         say("user", results + _words(exchange.note))
     say("user", _words(told.last))
     return {"messages": messages}
+
+
+def _block(part: str | Told | Mapping[str, Any]) -> list[dict[str, Any]]:
+    if isinstance(part, str):
+        return _words(part)
+    if isinstance(part, Told):
+        return [{"type": "tool_use", "id": part.id, "name": part.name, "input": json.loads(part.arguments)}]
+    return [dict(part)]
 
 
 def _words(text: str) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from fencepost_workers.models.answers import (
 from fencepost_workers.models.failures import failed, stream_error
 
 _OURS: Final = frozenset({"message", "reasoning", "function_call"})
+_NONE: Final[tuple[str, Piece | None, dict[str, Any]]] = ("", None, {})
 _INCOMPLETE: Final = {"max_output_tokens": Ending.TRUNCATED, "content_filter": Ending.CONTENT_FILTER}
 
 
@@ -33,7 +34,8 @@ class Responses:
 
     def __init__(self, most: Most | None = None) -> None:
         self.facts = Facts(most=most or Most())
-        self._open: dict[int | None, tuple[str, Piece]] = {}  # by output_index: the items not done
+        # By output_index: the items not done, each with its call and its place.
+        self._open: dict[int | None, tuple[str, Piece, dict[str, Any]]] = {}
         self._streamed: list[tuple[str, str]] = []
 
     def take(self, event: Mapping[str, Any]) -> None:
@@ -66,9 +68,7 @@ class Responses:
             self.facts.faults.append(f"item {index} begins before the one in its place is done")
             return
         piece = Piece(word(item.get("name")), word(item.get("call_id")))
-        self._open[index] = kind, piece
-        if kind == "function_call":
-            self.facts.calls.append(piece)
+        self._open[index] = kind, piece, self.facts.begin(piece if kind == "function_call" else None)
 
     def _foreign(self, kind: str, item: Mapping[str, Any]) -> None:
         if kind not in _OURS:
@@ -78,7 +78,7 @@ class Responses:
             self.facts.hosted.append(f"a call by {caller!r}, or one that is of no tool of ours")
 
     def _more(self, index: int | None, text: str) -> None:
-        kind, piece = self._open.get(index, ("", None))
+        kind, piece, _ = self._open.get(index, _NONE)
         if piece is None or kind != "function_call":
             self.facts.faults.append(f"arguments of item {index}, which is no open call")
         else:
@@ -87,14 +87,14 @@ class Responses:
     def _same(self, index: int | None, arguments: str) -> None:
         if self.facts.faults:  # nothing of it is used; joining what is streamed each time would be dear
             return
-        _, piece = self._open.get(index, ("", None))
+        _, piece, _ = self._open.get(index, _NONE)
         if piece is None or piece.arguments != arguments:
             self.facts.faults.append(f"the arguments of item {index} are not what was streamed of them")
 
     def _done(self, index: int | None, item: Mapping[str, Any]) -> None:
         kind, facts = word(item.get("type")), self.facts
         self._foreign(kind, item)
-        begun, piece = self._open.pop(index, ("", None))
+        begun, piece, at = self._open.pop(index, _NONE)
         if piece is None or begun != kind:
             facts.faults.append(f"item {index} is done and did not begin, or began as another")
         elif kind == "function_call":
@@ -106,15 +106,16 @@ class Responses:
         elif kind == "message":
             if item.get("status") not in ("completed", None):
                 facts.faults.append(f"a message is done and yet {item['status']!r}")
-            self._said(item)
+            at["text"] = self._said(item)
         elif item.get("encrypted_content"):  # without it nobody could read it again
-            facts.opaque.append(dict(item))
+            at["opaque"] = dict(item)
 
-    def _said(self, item: Mapping[str, Any]) -> None:
-        for part in map(plain, parts(item.get("content"))):
-            if part.get("type") == "refusal":
-                self.facts.refused = True
-            self.facts.text.append(self.facts.grow(part.get("text")))
+    def _said(self, item: Mapping[str, Any]) -> str:
+        said = [self.facts.grow(part.get("text")) for part in map(plain, parts(item.get("content")))]
+        if any(part.get("type") == "refusal" for part in map(plain, parts(item.get("content")))):
+            self.facts.refused = True
+        self.facts.text += said
+        return "".join(said)
 
     def _end(self, kind: str, response: Mapping[str, Any]) -> None:
         facts = self.facts

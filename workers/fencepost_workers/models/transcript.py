@@ -59,20 +59,42 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One earlier turn: what the model said, the calls it proposed, and what it was answered beside."""
+    """One earlier turn: what the model said, the calls it proposed, and what it was answered beside.
+
+    `parts`: the same in the model's own order, for the model itself alone, which reads its opaque parts only
+    where they stood.
+    """
 
     turn: int
     text: str
     calls: tuple[Told, ...]
     note: str = ""
-    opaque: tuple[Mapping[str, Any], ...] = ()
+    parts: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def size(self) -> int:
         """About how many bytes it takes in a request."""
         texts = sum(_bytes(c.name) + _bytes(c.arguments) + _bytes(c.result) + 2 * FRAME for c in self.calls)
-        opaque = sum(_bytes(json.dumps(part)) for part in self.opaque)
+        opaque = sum(_bytes(json.dumps(part)) for part in self.said if isinstance(part, Mapping))
         return texts + opaque + _bytes(self.text) + _bytes(self.note) + FRAME
+
+    @property
+    def said(self) -> list[str | Told | Mapping[str, Any]]:
+        """What the model said, in its order: texts, calls, and parts that it alone can read; each call once,
+        whatever `parts` has of them.
+        """
+        calls, found = dict(enumerate(self.calls)), list[str | Told | Mapping[str, Any]]()
+        for part in self.parts:
+            match part:
+                case {"opaque": Mapping() as opaque}:
+                    found.append(opaque)
+                case {"text": str(text)}:
+                    found.append(text)
+                case {"call": int(number)} if number in calls:
+                    found.append(calls.pop(number))
+        if not any(isinstance(one, str) for one in found):
+            found += [self.text] if self.text else []
+        return found + list(calls.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +193,7 @@ def _exchange(said: TurnView, calls: list[CallView], declared: Declared, asked: 
     if not told and not note:
         note = UNFINISHED
     same = asked == f"{said.wire} {said.model}"
-    return Exchange(said.turn, said.text, told, note, said.opaque if same else ())
+    return Exchange(said.turn, said.text, told, note, said.parts if same else ())
 
 
 def _arguments(arguments: Any) -> str:

@@ -1,0 +1,89 @@
+"""What models think is sealed in its place: it goes back there, over the official SDKs, or is refused."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+
+from fencepost.models import Wire
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalValkey
+from fencepost_ops.sandbox.process import SandboxProcess
+from tests.integration.model_desk import KEY, NOTE, WIRES, Desk, modelled
+from tests.integration.step_shop import opened
+
+THINKING = {
+    "text": "I note it.",
+    "calls": [{**NOTE, "id": "one"}, {**NOTE, "id": "two", "arguments": {"key": "l"}}],
+    "thoughts": ["Hm.", "#nobody reads this", "And once more."],
+}
+AGAIN = {"calls": [NOTE], "thoughts": ["One more."]}
+THINKERS = [name for name, wire in WIRES.items() if wire is not Wire.CHAT]
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[LocalValkey]:
+    with LocalValkey.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
+    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
+        turns = [THINKING, AGAIN, {"text": "Noted.", "thoughts": ["Done."]}]
+        process.post("/models/script", {"models": {name: {"turns": turns} for name in THINKERS}})
+        yield process
+
+
+def test_a_run_goes_on_with_what_its_model_thought_between_its_words_and_calls(
+    database: LedgerDatabase, valkey: LocalValkey, process: SandboxProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_MODEL_KEY", KEY)
+    with opened(database, valkey, slots=10, app=modelled(process)) as shop:
+        desk = Desk(shop, process)
+        runs = [desk.enqueue(name, name) for name in THINKERS]
+        desk.go()
+        for run in runs:
+            lost = desk.events(run, "ModelOutcomeUnknown")
+            assert (desk.run(run, "status", "turn"), lost) == (("COMPLETED", 3), [])
+        assert [one["outcome"] for one in desk.asked()] == ["answered"] * 6
+
+
+def by_messages(url: str, order: list[int]) -> Any:
+    with anthropic.Anthropic(api_key=KEY, base_url=url, max_retries=0) as client:
+        how: dict[str, Any] = {"model": "messages", "max_tokens": 99}
+        asked: Any = {"role": "user", "content": "Note."}
+        said = [block.model_dump() for block in client.messages.create(messages=[asked], **how).content]
+        results = [
+            {"type": "tool_result", "tool_use_id": block["id"], "content": "x"}
+            for block in said
+            if block["type"] == "tool_use"
+        ]
+        told: Any = [asked, {"role": "assistant", "content": [said[n] for n in order]}]
+        told.append({"role": "user", "content": results})
+        return client.messages.create(messages=told, **how)
+
+
+def by_responses(url: str, order: list[int]) -> Any:
+    with openai.OpenAI(api_key=KEY, base_url=f"{url}/v1", max_retries=0) as client:
+        first = client.responses.create(model="responses", input="Note.")
+        said = [item.model_dump(exclude_none=True) for item in first.output]
+        results = [
+            {"type": "function_call_output", "call_id": item["call_id"], "output": "x"}
+            for item in said
+            if item["type"] == "function_call"
+        ]
+        told: Any = [{"role": "user", "content": "Note."}, *[said[n] for n in order], *results]
+        return client.responses.create(model="responses", input=told)
+
+
+@pytest.mark.parametrize("ask", [by_messages, by_responses])
+def test_what_was_thought_elsewhere_is_refused(process: SandboxProcess, ask: Any) -> None:
+    assert ask(process.url, [0, 1, 2, 3, 4, 5]).id.startswith("answer_")  # thought, text, thought, call, ...
+    assert ask(process.url, [1, 3, 5]).id  # what is not told at all is missed by nobody
+    refused = (anthropic.BadRequestError, openai.BadRequestError)
+    for order in ([0, 2, 4, 1, 3, 5], [1, 0, 2, 3, 4, 5], [0, 1, 3, 2, 4, 5], [0, 1, 2, 3, 5, 4]):
+        with pytest.raises(refused, match=r"invalid signature|has to follow"):
+            ask(process.url, order)

@@ -1,0 +1,75 @@
+"""What a model alone can read goes back to it where it stood: thoughts, before what came of them."""
+
+from typing import Any
+
+import pytest
+
+from fencepost.models import Wire
+from fencepost.views import TurnView
+from fencepost_workers.models.answers import Answer, Ending
+from fencepost_workers.models.hiding import hidden
+from fencepost_workers.tools.credentials import Credentials
+from tests.unit.model_wires import PAY, Event, heard, messages
+from tests.unit.test_model_prompt import call, context, made
+
+
+def test_parts_are_in_the_order_in_which_they_began() -> None:
+    kinds: list[Event] = [
+        {"type": "thinking", "thinking": "a", "signature": "s"},
+        {"type": "text", "text": "I pay."},
+        {"type": "redacted_thinking", "data": "b"},
+        {"type": "tool_use", "id": "one", "name": "pay", "input": {}},
+        {"type": "thinking", "thinking": "c", "signature": "s"},
+        {"type": "tool_use", "id": "two", "name": "pay", "input": {}},
+    ]
+    begun: list[Event] = [
+        {"type": "content_block_start", "index": n, "content_block": kind} for n, kind in enumerate(kinds)
+    ]
+    done: list[Event] = [{"type": "content_block_stop", "index": n} for n in reversed(range(len(kinds)))]
+    whole = messages(stop="tool_use")
+    answer = heard(Wire.MESSAGES, [whole[0], *begun, *done, *whole[1:]])
+    thought, text, redacted, _, later, _ = kinds
+    told = [{"opaque": thought}, {"text": text["text"]}, {"opaque": redacted}, {"call": 0}, {"opaque": later}]
+    assert list(answer.parts) == [*told, {"call": 1}]
+    assert heard(Wire.MESSAGES, messages([PAY], "I pay.")).parts == ()  # nothing in it is opaque
+
+
+def test_parts_that_hold_a_secret_are_told_to_nobody_since_none_could_be_changed() -> None:
+    secret = Credentials(("sk-secret-of-this-test",))
+    for told in ("I pay.", "It is sk-secret-of-this-test."):
+        thought = {"type": "thinking", "thinking": told, "signature": "s"}
+        kept = Answer(Ending.CLAIMED, text="Paid.", parts=({"opaque": thought}, {"text": "Paid."}))
+        assert (hidden(kept, secret).parts == kept.parts) is ("secret" not in told)
+
+
+PARTS: dict[Wire, list[dict[str, Any]]] = {
+    Wire.MESSAGES: [
+        {"type": "thinking", "thinking": "first", "signature": "s"},
+        {"type": "redacted_thinking", "data": "x"},
+        {"type": "thinking", "thinking": "last", "signature": "s"},
+    ],
+    Wire.RESPONSES: [{"type": "reasoning", "id": f"rs_{n}", "encrypted_content": "x"} for n in range(3)],
+}
+
+
+@pytest.mark.parametrize("wire", PARTS)
+def test_opaque_parts_go_back_where_they_stood(wire: Wire) -> None:
+    first, second, third = PARTS[wire]
+    parts: tuple[dict[str, Any], ...] = (
+        {"opaque": first},
+        {"text": "I look."},
+        {"opaque": second},
+        {"call": 1},
+        {"opaque": third},
+    )
+    kepts: list[tuple[dict[str, Any], ...]] = [
+        (*parts, {"call": 0}),
+        parts,  # what is not in them comes last, and each once
+        (*parts, {"call": 1}, {"call": 9}, {"call": "x"}, {}, {"opaque": 7}),
+    ]
+    for kept in kepts:
+        turns = (TurnView(1, "I look.", None, str(wire), "m", kept),)
+        body = made(wire, context(call(1, 0), call(1, 1), turns=turns)).body
+        said = body["messages"][1]["content"] if wire is Wire.MESSAGES else body["input"][1:-2]
+        told = [one if one in PARTS[wire] else one.get("id", one.get("call_id", "text")) for one in said]
+        assert told == [first, "text", second, "call_1_1", third, "call_1_0"]
