@@ -11,6 +11,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
+import click
 import pytest
 
 from fencepost import Client
@@ -185,6 +186,34 @@ def test_every_command_that_is_listed_has_help(shell: Shell) -> None:
     for name in cli.COMMANDS:
         if name in shell.ok("--help"):
             assert "Usage:" in shell.ok(name, "--help")
+
+
+WITHOUT_JSON = {
+    "up": "a fleet in the foreground, which tells what its processes say",
+    "api": "a server in the foreground",
+    "policy schema": "its output is the schema",
+    "keys export": "its output is a JWKS, which is JSON",
+}
+
+
+def _every(command: click.Command, name: str, ctx: click.Context) -> Iterator[tuple[str, click.Command]]:
+    if isinstance(command, click.Group):
+        for part in command.list_commands(ctx):
+            below = command.get_command(ctx, part)
+            assert below is not None
+            yield from _every(below, f"{name} {part}".strip(), click.Context(below, parent=ctx))
+    if name and (not isinstance(command, click.Group) or command.invoke_without_command):
+        yield name, command
+
+
+def test_every_command_tells_programs_what_it_tells_people() -> None:
+    commands = dict(_every(cli.main, "", click.Context(cli.main)))
+    silent = {
+        name
+        for name, command in commands.items()
+        if not any("--json" in option.opts for option in command.params)
+    }
+    assert silent == set(WITHOUT_JSON)
 
 
 # -- as a process -------------------------------------------------------------------------------------

@@ -242,6 +242,11 @@ def test_a_changed_definition_holds_the_call_until_a_person_pins_it_anew(desk: D
         assert "fencepost mcp check" in told.output
         assert str(call) in [one.get("call") for one in desk.shell.json("unresolved", exit_code=1)]
         assert "It is held until a person pins" in desk.shell.ok("explain", str(call))
+        (aged,) = [one for one in desk.shell.json("stats")["unresolved"] if one["state"] == "HELD"]
+        assert aged["count"] == 1
+        assert aged["oldest"] > 3 * AGAIN.total_seconds()
+        told = desk.shell.json("doctor", exit_code=3)["findings"]  # it knows of no Redis
+        assert "1 call is held, and nothing was sent" in " ".join(one["says"] for one in told)
     assert desk.effects("held") == []
     with desk.pinned(found_pin(desk, "held")):
         desk.shop.ahead(AGAIN.total_seconds() + 1)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import timedelta
+from typing import Any
 from uuid import UUID
 
 import click
@@ -38,6 +40,11 @@ def by_run(connection: Connection, settings: Settings, runs: Sequence[UUID]) -> 
     return {step.run: step for step in reversed(found)}
 
 
+def as_object(step: Blocked) -> dict[str, Any]:
+    """A step for machines: what is missing, since when, and what to do."""
+    return asdict(step) | {"reason": step.reason, "way_out": WAY_OUT}
+
+
 @click.command()
 @click.argument("run", required=False)
 @tenant_option
@@ -62,7 +69,7 @@ def blocked(
         ttl = timedelta(seconds=settings.worker_ttl_s)
         found = steps(connection, ttl, runs=None if only is None else [only], tenant=tenant, limit=limit)
     if as_json:
-        print_json(found)
+        print_json([as_object(step) for step in found])
     else:
         rows = [
             (step.run, step.run_key, step.reason, spoken(now - step.since), spoken(step.deadline - now))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from dataclasses import dataclass
 from typing import Any, Final
+from uuid import UUID
 
 from fencepost.ledger.trees import Member
 from fencepost_ops.commands.output import shown
@@ -51,22 +52,39 @@ def _kin(members: Sequence[Member]) -> list[list[Member]]:
     return [[one for one in members if one.parent == parent and one.ended] for parent in parents]
 
 
-def latency(members: Sequence[Member]) -> str | None:
-    """How long those below the first took: the middle one, the slowest tenth, the slowest. None: no such."""
-    spans = sorted(one.took for one in members[1:] if one.ended)
-    if not spans:
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """How long those below a run took that have ended: the middle one, the slowest tenth, the slowest."""
+
+    runs: int
+    ended: int
+    p50_s: float
+    p90_s: float
+    slowest_s: float
+    slowest: UUID
+    label: str | None
+
+    @property
+    def told(self) -> str:
+        """The same in words."""
+        name = f" ({cut(self.label)})" if self.label else ""
+        spans = f"p50 {self.p50_s:.2f} s, p90 {self.p90_s:.2f} s, slowest {self.slowest_s:.2f} s{name}"
+        return f"of {self.runs} runs below it {self.ended} have ended: {spans}"
+
+
+def latency(members: Sequence[Member]) -> Latency | None:
+    """Of those below the first. None: none has ended."""
+    ended = sorted((one for one in members[1:] if one.ended), key=lambda one: one.took)
+    if not ended:
         return None
-    slowest = max((one for one in members[1:] if one.ended), key=lambda one: one.took)
-    middle, tail = _at(spans, 50), _at(spans, 90)
-    name = f" ({cut(slowest.label)})" if slowest.label else ""
-    return (
-        f"of {len(members) - 1} runs below it {len(spans)} have ended: p50 {middle:.2f} s, p90 {tail:.2f} s,"
-        f" slowest {slowest.took.total_seconds():.2f} s{name}"
-    )
+    last = ended[-1]
+    middle, tail = _at(ended, 50), _at(ended, 90)
+    spans = middle, tail, round(last.took.total_seconds(), 3)
+    return Latency(len(members) - 1, len(ended), *spans, last.run_id, last.label)
 
 
-def _at(spans: Sequence[timedelta], percent: int) -> float:
-    return spans[min(len(spans) - 1, len(spans) * percent // 100)].total_seconds()
+def _at(ended: Sequence[Member], percent: int) -> float:
+    return round(ended[min(len(ended) - 1, len(ended) * percent // 100)].took.total_seconds(), 3)
 
 
 def as_json(members: Sequence[Member]) -> list[dict[str, Any]]:

@@ -53,8 +53,9 @@ def intake(ctx: click.Context, session: Session, tenant: str | None, limit: int,
 @intake.command()
 @click.argument("refused", metavar="ID")
 @dsn_option
+@json_option
 @pass_session
-def drop(session: Session, refused: str) -> None:
+def drop(session: Session, refused: str, as_json: bool) -> None:
     """Forget one that was dealt with.
 
     ID is as `fencepost intake` shows it, or the unique beginning of it; it takes an operator's login.
@@ -63,4 +64,7 @@ def drop(session: Session, refused: str) -> None:
         found = refusals.find(connection, refused)
         if not refusals.drop(connection, found):
             raise NotFound(f"there is no refused message {found} any more")
+    if as_json:
+        print_json({"dropped": found})
+        return
     click.echo(f"dropped {found}")

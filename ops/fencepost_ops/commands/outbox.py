@@ -144,8 +144,11 @@ def _list_unclaimed(session: Session, limit: int, *, as_json: bool) -> None:
 @tenant_option
 @dsn_option
 @redis_option
+@json_option
 @pass_session
-def requeue(session: Session, subject: str | None, everything: bool, tenant: str | None) -> None:
+def requeue(
+    session: Session, subject: str | None, everything: bool, tenant: str | None, as_json: bool
+) -> None:
     """Send again what is set aside.
 
     SUBJECT is the id of a run or call, the unique beginning of one, or a run key; it takes an operator's
@@ -159,11 +162,15 @@ def requeue(session: Session, subject: str | None, everything: bool, tenant: str
         else:
             found = aside.dead(connection, tenant=tenant, limit=_ALL)
         sent = set(aside.requeue(connection, [row.subject for row in found]))
-    for row in found:
-        if row.subject in sent:
-            click.echo(f"{row.kind} {row.subject} of run {cut(row.run_key)} is sent again to the {row.queue}")
+    again = [row for row in found if row.subject in sent]
+    if as_json:
+        print_json(again)
+    for row in [] if as_json else again:
+        click.echo(f"{row.kind} {row.subject} of run {cut(row.run_key)} is sent again to the {row.queue}")
     if not sent:
         raise FencepostError("nothing is set aside")
+    if len(found) == _ALL:
+        click.echo(f"these are the first {_ALL}; say it again for the rest", err=True)
     if url := session.settings().redis_url:
         with Doorbell(url) as bell:
             bell.ring()

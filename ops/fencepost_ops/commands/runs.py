@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from datetime import datetime
 from uuid import UUID
 
 import click
@@ -11,9 +12,11 @@ import click
 from fencepost.errors import NotFound
 from fencepost.ledger import epochs, find, listings, trees
 from fencepost.ledger.blocked import Blocked
+from fencepost.ledger.providers import Waiting
 from fencepost.states import RunStatus
 from fencepost_ops.commands import families, spent, timeline
-from fencepost_ops.commands.blocked import WAY_OUT, by_run
+from fencepost_ops.commands import waiting as providers
+from fencepost_ops.commands.blocked import WAY_OUT, as_object, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
 from fencepost_ops.commands.output import plain, print_json, print_table, shown
@@ -50,6 +53,7 @@ _COLUMNS = (
 @tenant_option
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at most.")
 @click.option("--stuck", is_flag=True, help="Only those that wait for a person, or for a step nobody takes.")
+@click.option("--waiting", is_flag=True, help="Only those that wait for the provider of their model.")
 @click.option("--tree", is_flag=True, help="Each below the run that started it.")
 @dsn_option
 @json_option
@@ -60,41 +64,60 @@ def runs(
     tenant: str | None,
     limit: int,
     stuck: bool,
+    waiting: bool,
     tree: bool,
     as_json: bool,
 ) -> None:
-    """List runs, the newest first."""
+    """List runs, the newest first.
+
+    WHY says what a run waits for, if it is a person, a worker that knows its version or the provider of its
+    model: for how long, and until when; else why it has stopped.
+    """
     with session.connection() as connection:
         now = listings.now(connection)
-        found = listings.list_runs(connection, status=status, tenant=tenant, stuck=stuck, limit=limit)
+        found = listings.list_runs(
+            connection, status=status, tenant=tenant, stuck=stuck, waiting=waiting, limit=limit
+        )
         epoch = next(iter(epochs.held(connection)), None)
-        missing = by_run(connection, session.settings("dsn"), [info.run_id for info in found])
+        ids = [info.run_id for info in found]
+        missing = by_run(connection, session.settings("dsn"), ids)
+        waits = providers.by_run(connection, ids)
     if epoch is not None:
         click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
     if tree:
         found = _below_each_other(found)
     if as_json:
-        reasons = {run: step.reason for run, step in missing.items()}
-        print_json([asdict(info) | {"blocked_on": reasons.get(info.run_id)} for info in found])
+        print_json([_object(info, missing, waits) for info in found])
         return
-    rows = [
-        (
-            "  " * info.depth + str(info.run_id) if tree else info.run_id,
-            info.run_key,
-            _standing(info, missing),
-            _why(info, missing),
-            spoken(now - info.created_at),
-            info.tenant,
-            f"{info.planner} v{info.planner_version}",
-            info.turn,
-            info.calls,
-            info.attempts,
-        )
-        for info in found
-    ]
+    rows = [_row(info, _why(info, missing, waits, now), missing, now, tree=tree) for info in found]
     print_table(_COLUMNS, rows, empty="no runs")
     if len(found) == limit:
         click.echo(f"these are the newest {limit}; --limit shows more")
+
+
+def _object(
+    info: listings.RunInfo, missing: Mapping[UUID, Blocked], waits: Mapping[UUID, Waiting]
+) -> dict[str, object]:
+    step = missing.get(info.run_id)
+    waiting = providers.as_json(waits.get(info.run_id))
+    return asdict(info) | {"blocked_on": None if step is None else step.reason, "waits_for": waiting}
+
+
+def _row(
+    info: listings.RunInfo, why: str | None, missing: Mapping[UUID, Blocked], now: datetime, *, tree: bool
+) -> tuple[object, ...]:
+    return (
+        "  " * info.depth + str(info.run_id) if tree else info.run_id,
+        info.run_key,
+        _standing(info, missing),
+        why,
+        spoken(now - info.created_at),
+        info.tenant,
+        f"{info.planner} v{info.planner_version}",
+        info.turn,
+        info.calls,
+        info.attempts,
+    )
 
 
 def _below_each_other(found: Sequence[listings.RunInfo]) -> list[listings.RunInfo]:
@@ -119,10 +142,14 @@ def _standing(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> object
     return shown(f"BLOCKED ({info.status})", "bold red") if blocked else info.status
 
 
-def _why(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> str | None:
+def _why(
+    info: listings.RunInfo, missing: Mapping[UUID, Blocked], waits: Mapping[UUID, Waiting], now: datetime
+) -> str | None:
     if info.blocked:
         return timeline.waits_for(info.awaiting, info.repairs)
-    return missing[info.run_id].reason if info.run_id in missing else info.stop_reason
+    if info.run_id in missing:
+        return missing[info.run_id].reason
+    return providers.told(waits[info.run_id], now) if info.run_id in waits else info.stop_reason
 
 
 @click.command()
@@ -146,20 +173,23 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
         root = history.run.root or run_id if tree and history is not None else run_id
         below = trees.tree(connection, owner, root) if history is not None else []
         step = by_run(connection, session.settings("dsn"), [run_id]).get(run_id)
+        waits = providers.by_run(connection, [run_id]).get(run_id)
     if history is None:
         raise NotFound(f"there is no run {run}")
     if tree:
         _tree(below, as_json=as_json)
         return
     if as_json:
-        print_json({**plain(history), "used": spent.used(history), "hops": spent.hops(history)})
+        print_json(plain(history) | _facts(history, step, waits, below))
         return
     for line in (*timeline.header(history), *spent.told(history)):
         click.echo(line)
     if step is not None:
-        click.echo(f"blocked: {step.reason}; {WAY_OUT}")
+        click.echo(f"blocked for {spoken(history.now - step.since)}: {step.reason}; {WAY_OUT}")
+    if waits is not None:
+        click.echo(providers.told(waits, history.now))
     if (slow := families.latency(below)) is not None:
-        click.echo(slow)
+        click.echo(slow.told)
     click.echo()
     print_table(
         timeline.EVENT_COLUMNS, timeline.event_rows(history, bodies=events), empty="nothing has happened yet"
@@ -168,16 +198,37 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
     print_table(timeline.CALL_COLUMNS, timeline.call_rows(history), empty="no calls")
     click.echo()
     if len(below) > 1:
-        print_table(families.COLUMNS, families.rows(below), empty="no runs")
+        _family(below)
         click.echo()
     for line in timeline.following(history):
         click.echo(line)
+
+
+def _facts(
+    history: listings.History, step: Blocked | None, waits: Waiting | None, below: Sequence[trees.Member]
+) -> dict[str, object]:
+    """What is said of a run beside its history; `children` are all below it."""
+    return {
+        "used": spent.used(history),
+        "hops": spent.hops(history),
+        "blocked": None if step is None else as_object(step),
+        "waits_for": providers.as_json(waits),
+        "children": families.as_json(below[1:]),
+        "children_cut": len(below) == trees.MOST,
+        "latency": families.latency(below),
+    }
 
 
 def _tree(members: Sequence[trees.Member], *, as_json: bool) -> None:
     if as_json:
         print_json(families.as_json(members))
         return
-    print_table(families.COLUMNS, families.rows(members), empty="no runs")
+    _family(members)
     if (slow := families.latency(members)) is not None:
-        click.echo(slow)
+        click.echo(slow.told)
+
+
+def _family(members: Sequence[trees.Member]) -> None:
+    print_table(families.COLUMNS, families.rows(members), empty="no runs")
+    if len(members) == trees.MOST:
+        click.echo(f"these are the first {trees.MOST} runs of its tree; show one of them for those below it")

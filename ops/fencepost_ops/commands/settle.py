@@ -1,7 +1,8 @@
-"""`fencepost repair` and `cancel`: how a person settles what nobody else can."""
+"""`fencepost repair`, `repin` and `cancel`: how a person settles what nobody else can."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ from fencepost.commands import COMPENSATE, CONFIRM, LEAVE, OFFSET
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
-from fencepost_ops.commands.blocked import by_run
+from fencepost_ops.commands.blocked import as_object, by_run
 from fencepost_ops.commands.bulk import parse_where, repair_where
 from fencepost_ops.commands.durations import DURATION
 from fencepost_ops.commands.output import print_json
@@ -183,8 +184,11 @@ def _repair_one(
 @tenant_option
 @dsn_option
 @redis_option
+@json_option
 @pass_session
-def repin(session: Session, run: str, to: int, reason: str, by: str, tenant: str | None) -> None:
+def repin(
+    session: Session, run: str, to: int, reason: str, by: str, tenant: str | None, as_json: bool
+) -> None:
     """Have another version of its planner plan a run.
 
     For a run whose version no worker knows any more (`fencepost blocked`), or whose planner is mended. RUN is
@@ -195,9 +199,12 @@ def repin(session: Session, run: str, to: int, reason: str, by: str, tenant: str
         _, run_id = find.find_run(connection, run, tenant)
     with session.client() as client:
         info = client.repin(run_id, to, by, reason)
-    click.echo(f"run {info.run_id} is planned by {info.planner} version {info.planner_version} from now on")
     with session.connection() as connection:
         missing = by_run(connection, session.settings("dsn"), [run_id]).get(run_id)
+    if as_json:
+        print_json(asdict(info) | {"blocked": None if missing is None else as_object(missing)})
+        return
+    click.echo(f"run {info.run_id} is planned by {info.planner} version {info.planner_version} from now on")
     if missing is not None:
         click.echo(f"it waits: {missing.reason}", err=True)
 
@@ -209,8 +216,9 @@ def repin(session: Session, run: str, to: int, reason: str, by: str, tenant: str
 @tenant_option
 @dsn_option
 @redis_option
+@json_option
 @pass_session
-def cancel(session: Session, run: str, reason: str, by: str, tenant: str | None) -> None:
+def cancel(session: Session, run: str, reason: str, by: str, tenant: str | None, as_json: bool) -> None:
     """Stop a run.
 
     RUN is a run's id, the unique beginning of one, or a run key; it takes an operator's login. Nothing
@@ -220,4 +228,7 @@ def cancel(session: Session, run: str, reason: str, by: str, tenant: str | None)
         _, run_id = find.find_run(connection, run, tenant)
     with session.client() as client:
         info = client.cancel(run_id, by, reason)
+    if as_json:
+        print_json(info)
+        return
     click.echo(f"run {info.run_id} is {info.status}" + (f" ({info.stop_reason})" if info.stop_reason else ""))

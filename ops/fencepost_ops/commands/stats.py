@@ -66,8 +66,9 @@ def stats(session: Session, since: datetime | timedelta, most: int, as_json: boo
     By tool and dependency: AMPLIFIED is attempts per call; PER ATTEMPT is requests for effects per recorded
     attempt, in red where some attempt sent more than one, which is a retry that somebody hides. Then how long
     runs and calls waited and worked, by planner what runs that ended used and what that makes for each that
-    completed (BELOW is the cost of the runs they started), what is unresolved and open by age. It reads, and
-    slows down nobody for long: of a long period only the newest events are read.
+    completed (BELOW is the cost of the runs they started), what is unresolved and open by age (HELD: nothing
+    was sent, because an MCP server offers something else than was pinned). It reads, and slows down nobody
+    for long: of a long period only the newest events are read.
     """
     with session.connection() as connection:
         found = ledger_stats.read_stats(connection, since, most=most)

@@ -60,13 +60,29 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True)
+class Provider:
+    """A provider of models that `runs` wait for: since when the first of them, and when the next is asked
+    again; None for a scope: their histories do not say whom they asked.
+    """
+
+    scope: str | None
+    runs: int
+    age_s: float
+    left_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Retries:
-    """What is to be seen of the one retry owner (R4): dependencies left alone, and attempts of the last day
-    in which a request went out more than once.
+    """What is to be seen of the one retry owner (R4): dependencies left alone, runs that wait for the
+    provider of their model, calls held until a person pins what their MCP server offers, and attempts of the
+    last day in which a request went out more than once.
     """
 
     dependencies: tuple[Dependency, ...] = ()
     hidden: int = 0
+    providers: tuple[Provider, ...] | Unread = ()
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,17 @@ import redis
 
 from fencepost.errors import Unreachable
 from fencepost.leases import connect
-from fencepost.ledger import revision, tail
+from fencepost.ledger import listings, providers, revision, tail
 from fencepost.ledger.connect import translate
 from fencepost.ledger.roles import GROUPS
+from fencepost.mcp import CHANGED
 from fencepost.settings import address, redact
 from fencepost.states import Queue
 from fencepost_ops.doctor.facts import (
     Dependency,
     Login,
     PostgresFacts,
+    Provider,
     RedisFacts,
     Retries,
     Standbys,
@@ -103,6 +105,11 @@ SELECT count(*) FROM fencepost.events
 WHERE type = 'HiddenRetrySeen' AND recorded_at > fencepost.now() - interval '1 day'
 """
 
+_HELD: Final = f"""
+SELECT count(*) FROM fencepost.calls c
+WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%'
+"""
+
 Session = psycopg.Connection[Any]
 
 
@@ -169,7 +176,22 @@ def postgres(session: Session) -> PostgresFacts:
 
 def _retries(session: Session) -> Retries:
     found = tuple(Dependency(*row) for row in _rows(session, _DEPENDENCIES))
-    return Retries(found, int(_row(session, _HIDDEN)[0]))
+    hidden, held = int(_row(session, _HIDDEN)[0]), int(_row(session, _HELD)[0])
+    return Retries(found, hidden, _asked(session, lambda: _providers(session)), held)
+
+
+def _providers(session: Session) -> tuple[Provider, ...]:
+    now = listings.now(session)
+    return tuple(
+        Provider(
+            one.provider,
+            one.runs,
+            (now - one.since).total_seconds(),
+            max(0.0, (one.until - now).total_seconds()),
+            one.why,
+        )
+        for one in providers.awaited(session)
+    )
 
 
 def _with_tuple(login: Login) -> Login:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from fencepost.clock import NEVER
 from fencepost.events import Event
-from fencepost.ledger import rows
+from fencepost.ledger import providers, rows
 from fencepost.ledger.connect import Connection
 from fencepost.states import RUN_ENDS
 from fencepost.subjects import Call, Run
@@ -253,15 +253,26 @@ def runs_by_id(connection: Connection, ids: Sequence[UUID]) -> list[RunInfo]:
     return [RunInfo(*row) for row in found]
 
 
+def parent_of(connection: Connection, tenant: str, run: UUID) -> UUID | None:
+    """Which run has started this one; None: nobody has."""
+    row = connection.execute(
+        "SELECT parent FROM fencepost.runs WHERE tenant = %s AND id = %s", [tenant, run]
+    ).fetchone()
+    return None if row is None else row[0]
+
+
 def list_runs(
     connection: Connection,
     *,
     status: Sequence[str] = (),
     tenant: str | None = None,
     stuck: bool = False,
+    waiting: bool = False,
     limit: int = 50,
 ) -> list[RunInfo]:
-    """The newest runs; with `stuck` those that wait for a person or for a step nobody takes."""
+    """The newest runs; with `stuck` those that wait for a person or for a step nobody takes, with `waiting`
+    those that wait for the provider of their model.
+    """
     conditions = ["true"]
     if status:
         conditions.append("r.status = ANY(%(status)s)")
@@ -269,6 +280,8 @@ def list_runs(
         conditions.append("r.tenant = %(tenant)s")
     if stuck:
         conditions.append(_STUCK)
+    if waiting:
+        conditions.append(providers.WAITS)
     found = connection.execute(
         f"SELECT {_RUN_INFO} FROM fencepost.runs r WHERE {' AND '.join(conditions)}"
         " ORDER BY r.created_at DESC, r.id DESC LIMIT %(limit)s",

@@ -17,6 +17,7 @@ from typing import Any, Final, LiteralString
 from fencepost.clock import new_id
 from fencepost.ledger.connect import SILENCE, Connection
 from fencepost.ledger.session import Session
+from fencepost.mcp import CHANGED
 
 MOST: Final = 500_000
 """Events of one answer at most, by default; about 40,000 runs of one call."""
@@ -131,15 +132,22 @@ FROM (SELECT DISTINCT e.tenant, e.run FROM fencepost.events e
 JOIN fencepost.runs r ON r.tenant = e.tenant AND r.id = e.run
 WHERE r.ended GROUP BY r.planner ORDER BY r.planner
 """
-# The bands are the indexes of width_bucket: 0 is younger than the first limit.
-_UNRESOLVED: Final = """
+# The bands are the indexes of width_bucket: 0 is younger than the first limit. Of a held call it is known
+# that nothing was sent; it waits for a person all the same.
+_UNRESOLVED: Final = f"""
 SELECT width_bucket(extract(epoch FROM fencepost.now() - since)::float8, %(bands)s::float8[]), state,
        count(*), max(fencepost.now() - since)
 FROM (SELECT CASE WHEN c.state IN ('UNKNOWN', 'NEEDS_REPAIR') THEN c.state ELSE 'DISPATCHING' END AS state,
         coalesce((SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant
             AND e.run = c.run AND e.call = c.id
             AND e.type IN ('ToolOutcomeMarkedUnknown', 'RepairRequested')), fencepost.now()) AS since
-      FROM fencepost.calls c WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)) AS u
+      FROM fencepost.calls c WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
+      UNION ALL
+      SELECT 'HELD', (SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant
+          AND e.run = c.run AND e.call = c.id AND e.type = 'ToolAttemptFailed'
+          AND e.body ->> 'code' = '{CHANGED}')
+      FROM fencepost.calls c
+      WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%%') AS u
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 _OPEN: Final = """

@@ -22,8 +22,9 @@ WITH RECURSIVE tree AS (
     FROM tree t JOIN fencepost.calls c ON c.run = t.id AND c.tenant IS NOT DISTINCT FROM t.tenant
     WHERE c.child IS NOT NULL
 )
-SELECT r.id, r.parent, r.depth, r.run_key, r.planner, r.planner_version, r.status, r.stop_reason, c.label,
-    c.state, c.detached, r.requests, r.calls, r.tokens, r.cost, r.created_at, CASE WHEN r.ended THEN (
+SELECT r.id, r.parent, t.call, r.depth, r.run_key, r.planner, r.planner_version, r.status, r.stop_reason,
+    c.label, c.state, c.detached, r.requests, r.calls, r.tokens, r.cost, r.created_at,
+    CASE WHEN r.ended THEN (
         SELECT e.recorded_at FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant
             AND e.type IN ('RunCompleted', 'RunStopped') ORDER BY e.seq DESC LIMIT 1) END, fencepost.now()
 FROM tree t JOIN fencepost.runs r ON r.tenant = t.tenant AND r.id = t.id
@@ -34,13 +35,15 @@ ORDER BY t.place LIMIT %(most)s
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A run of a tree, with the call that started it: its label, state, and whether it was left behind.
+    """A run of a tree, with the call that started it (None: the first run's): its id, label and state, and
+    whether it was left behind.
 
     `cost` is in millionths; `ended_at` is None for one that has not ended.
     """
 
     run_id: UUID
     parent: UUID | None
+    call: UUID | None
     depth: int
     run_key: str
     planner: str

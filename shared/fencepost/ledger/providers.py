@@ -1,0 +1,90 @@
+"""Runs that wait for the provider of their model: it is left alone, throttles, or has failed them. Read-only.
+
+Such a run waits as a row and goes on by itself; its deadline binds all the same. Judged by what its history
+says last of the run itself: that its plan was put off, or that the provider itself has lost an answer. A run
+that has not been taken yet waits for a planner, whatever its provider does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from uuid import UUID
+
+from fencepost.ledger.connect import Connection
+
+_LOST: Final = "(e.type = 'PlanDeferred' OR e.type = 'ModelOutcomeUnknown' AND e.body ->> 'outage' = 'true')"
+WAITS: Final = f"""
+(NOT r.ended AND r.owner IS NULL AND r.fence > 0 AND r.open <= r.detached
+ AND r.status IN ('QUEUED', 'PLANNING', 'ACTING')
+ AND (SELECT {_LOST} FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL
+      ORDER BY e.seq DESC LIMIT 1))
+"""
+"""Whether the run `r` does; a statement's condition."""
+
+# It began with the first such event after the last one that says something else of the run.
+_WAITING: Final = f"""
+SELECT r.tenant, r.id, r.run_key, last.body ->> 'provider',
+       coalesce(last.body ->> 'reason', concat_ws(': ', last.body ->> 'code', last.body ->> 'message')),
+       (SELECT min(e.recorded_at) FROM fencepost.events e
+        WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL AND {_LOST}
+          AND e.seq > coalesce((SELECT max(b.seq) FROM fencepost.events b
+              WHERE b.run = r.id AND b.tenant = r.tenant AND b.call IS NULL AND b.type NOT IN ('PlanDeferred',
+                  'ModelOutcomeUnknown', 'ModelPassedOver', 'LeaseAcquired', 'ModelRequestStarted')), 0)),
+       r.ready_at, r.deadline
+FROM fencepost.runs r CROSS JOIN LATERAL (
+    SELECT e.body FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL
+    ORDER BY e.seq DESC LIMIT 1) AS last
+WHERE {WAITS} AND (%(runs)s::uuid[] IS NULL OR r.id = ANY(%(runs)s::uuid[]))
+"""
+_BY_PROVIDER: Final = f"""
+SELECT w.provider, count(*), min(w.since), min(w.until),
+       (array_agg(w.why ORDER BY w.since DESC))[1]
+FROM ({_WAITING}) AS w (tenant, run, run_key, provider, why, since, until, deadline)
+GROUP BY 1 ORDER BY 2 DESC, 1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """One run that waits: for whom (a dependency; None where its history does not say), why, since when,
+    when it is asked for again, and when it gives up.
+    """
+
+    tenant: str
+    run: UUID
+    run_key: str
+    provider: str | None
+    why: str
+    since: datetime
+    until: datetime
+    deadline: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """A provider, and how many runs wait for it: since when the first of them, until when the next one."""
+
+    provider: str | None
+    runs: int
+    since: datetime
+    until: datetime
+    why: str
+
+
+def may_look(connection: Connection) -> bool:
+    """Whether this login may: a producer's may list runs, and no more."""
+    row = connection.execute("SELECT has_table_privilege('fencepost.events', 'SELECT')").fetchone()
+    return row is not None and bool(row[0])
+
+
+def waiting(connection: Connection, runs: Sequence[UUID]) -> list[Waiting]:
+    """Which of these runs wait for a provider, in no order."""
+    return [Waiting(*row) for row in connection.execute(_WAITING, {"runs": list(runs)})]
+
+
+def awaited(connection: Connection) -> list[Awaited]:
+    """The providers that runs wait for, the most awaited first."""
+    return [Awaited(*row) for row in connection.execute(_BY_PROVIDER, {"runs": None})]
