@@ -26,6 +26,7 @@ from fencepost.mcp import (
     definition_digest,
     held_pin,
 )
+from fencepost.mcpmessages import FIRST_ID
 from fencepost.mcpoutcomes import answer_of, classify_call, classify_question, offered
 from fencepost.outcomes import Answered, Applied, Lost, NotSent, Outcome, Refused, Unsure
 from fencepost.secrets import SecretRef
@@ -113,18 +114,22 @@ def test_no_structured_content_is_the_text() -> None:
 
 def test_a_wire_lets_one_call_out_and_none_late_or_after_the_end() -> None:
     wire = Wire(boottime() + 60, "effect", os.getpid())
-    wire.leave()
+    wire.leave(FIRST_ID)
     with pytest.raises(Held):
-        wire.leave()
+        wire.leave(FIRST_ID)
     assert wire.touched == 1
     late = Wire(boottime() - 1, "effect", os.getpid())
     with pytest.raises(Held):
-        late.leave()
+        late.leave(FIRST_ID)
     assert (late.touched, late.held_back and late.held_back.code) == (0, "deadline_passed")
     ended = Wire(boottime() + 60, "effect", os.getpid(), closed=True)
     with pytest.raises(Held):
-        ended.leave()
+        ended.leave(FIRST_ID)
     assert ended.touched == 0
+    guessed = Wire(boottime() + 60, "effect", os.getpid())
+    with pytest.raises(Held):
+        guessed.leave(3)
+    assert guessed.touched == 0
 
 
 def test_a_result_is_an_effect_whatever_it_looks_like() -> None:

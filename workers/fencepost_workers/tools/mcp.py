@@ -12,6 +12,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import ssl
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -31,6 +32,7 @@ from fencepost.clock import boottime, rfc3339
 from fencepost.dependencies import DependencySpec, resolve
 from fencepost.errors import UsageError
 from fencepost.mcp import CAPABILITY_META, DOMAIN, KEY_META, Stdio
+from fencepost.mcpmessages import FIRST_ID
 from fencepost.mcpoutcomes import answer_of, offered
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
@@ -267,12 +269,16 @@ async def _call(
     params = CallToolRequestParams(name=said["name"], arguments=said["arguments"], _meta=all_meta)
     request = CallToolRequest(params=params)
     left = max(wire.until - boottime(), 0.001)
+    dispatcher: Any = session._dispatcher  # noqa: SLF001 - `Wire.leave` holds back a call that is not numbered so
+    dispatcher._next_id = FIRST_ID + secrets.randbelow(FIRST_ID)  # noqa: SLF001 - as above
     try:
         result = (await session.send_request(request, _Raw, request_read_timeout_seconds=left)).root
     except MCPError as error:
-        if error.error.code not in _LOCAL and wire.touched and wire.bare is None:
+        if error.error.code not in _LOCAL and wire.reply is not None:  # else the SDK has made it up
             wire.arrived(answer_of(error={"code": error.error.code, "message": error.error.message}))
         raise
+    if wire.reply is None:
+        wire.doubts("the SDK gave an answer that has not come")
     wire.arrived(answer_of(result=result, strange=_strange(tool, said["name"], listed, result)))
 
 
@@ -319,7 +325,7 @@ async def _in_time(job: asyncio.Future[None], wire: Wire, seconds: float) -> Non
 
 async def _left(job: asyncio.Future[None], wire: Wire, process: ServerProcess | None) -> None:
     """End a session: one that has its answer may close in peace, for what is left of a moment; others now."""
-    peace = min(CLOSE_S, max(0.0, wire.until - boottime())) if wire.answered.is_set() else 0.0
+    peace = min(CLOSE_S, max(0.0, wire.until - boottime())) if wire.response is not None else 0.0
     until = boottime() + peace
     if peace and not job.done():
         await asyncio.wait({job}, timeout=peace)
@@ -334,6 +340,10 @@ async def _left(job: asyncio.Future[None], wire: Wire, process: ServerProcess | 
 
 
 def _judged(wire: Wire, failure: BaseException | None, seconds: float, said: str) -> Sent:
+    if wire.doubt and wire.touched:
+        return Lost("doubtful_answer", wire.doubt, wire.touched)
+    if wire.doubt:
+        return NotSent("no_session", f"nothing was sent: {wire.doubt}")
     if wire.response is not None:
         return Answered(wire.response, wire.touched)
     if wire.bare is not None:

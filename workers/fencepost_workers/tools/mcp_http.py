@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
+from fencepost.clock import boottime
 from fencepost.mcp import METHOD
 from fencepost.tools import Response
 from fencepost_workers.tools.connections import TooMuch, Transport
@@ -16,6 +19,10 @@ if TYPE_CHECKING:
     from fencepost_workers.tools.mcp_wire import Wire
 
 _BARE_BYTES: Final = 64 * 1024
+_JSON: Final = "application/json"
+_EVENTS: Final = "text/event-stream"
+AFTER_S: Final = 0.25
+"""How long a stream that goes on after the answer to a call is heard: most end with it."""
 
 
 class NoResponse(Exception):
@@ -39,35 +46,36 @@ class McpHttp(httpx2.AsyncBaseTransport):
         wire = self._wire
         if wire.closed:
             raise NoResponse("the attempt is over")
-        calls = request.method == "POST" and _method(await request.aread()) == METHOD
+        said = _said(await request.aread())
+        calls = request.method == "POST" and said.get("method") == METHOD
         if calls:
-            request.extensions = {**request.extensions, "trace": _Trace(wire)}
+            request.extensions = {**request.extensions, "trace": _Trace(wire, said.get("id"))}
         else:
-            wire.others += 1
+            wire.other(said.get("id"))
         answer = await self._inner.handle_async_request(request)
         coded = answer.headers.get("content-encoding", "identity").lower() != "identity"
-        if not calls:
-            if coded or 300 <= answer.status_code < 400:
-                await answer.aclose()
-                raise NoResponse(f"the server answered {answer.status_code}" + ", compressed" * coded)
-            return answer
-        if answer.status_code != 200 or coded:
-            await self._unless_error(answer, coded=coded)
-        return httpx2.Response(
-            answer.status_code, headers=answer.headers, stream=_Watched(answer.stream, wire)
-        )
+        if calls and (answer.status_code != 200 or coded):
+            return await self._error(answer, coded=coded)
+        if not calls and (coded or 300 <= answer.status_code < 400):
+            await answer.aclose()
+            raise NoResponse(f"the server answered {answer.status_code}" + ", compressed" * coded)
+        headers = [(name, value) for name, value in answer.headers.multi_items() if name not in _FRAMED]
+        headers += [("content-type", kind)] if (kind := _kind(answer)) else []
+        answer.request = request
+        return httpx2.Response(answer.status_code, headers=headers, stream=_Heard(answer, wire, calls=calls))
 
-    async def _unless_error(self, answer: httpx2.Response, *, coded: bool) -> None:
-        """Return with the body read if it is a JSON-RPC error; else keep it as it is, and raise."""
+    async def _error(self, answer: httpx2.Response, *, coded: bool) -> httpx2.Response:
+        """The answer if it is a JSON-RPC error; else it is kept as it is, and NoResponse raised."""
         body = bytearray()
         async for part in answer.aiter_raw():
             body += part
             if len(body) > _BARE_BYTES:
                 break
-        if not coded and answer.status_code >= 400 and _is_error(bytes(body)):
-            answer.stream = httpx2.ByteStream(bytes(body))
-            return
         await answer.aclose()
+        # Of any other kind, or of one without its form, the SDK makes an error of its own by the status.
+        readable = not coded and answer.status_code >= 400 and _kind(answer) == _JSON
+        if readable and self._wire.heard(bytes(body), alone=True) is not None:
+            return httpx2.Response(answer.status_code, headers={"content-type": _JSON}, content=bytes(body))
         headers = {name.lower(): value for name, value in answer.headers.items()}
         self._wire.bare = Response(answer.status_code, headers, bytes(body[:_BARE_BYTES]))
         raise NoResponse(f"the server answered {answer.status_code}")
@@ -80,45 +88,84 @@ class McpHttp(httpx2.AsyncBaseTransport):
 class _Trace:
     """Told by the transport before it writes; it waits for the answer, so what raises here holds it back."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: Wire, ident: object) -> None:
         self._wire = wire
+        self._ident = ident
 
     async def __call__(self, event: str, _info: Mapping[str, Any]) -> None:
         if event.endswith(".send_request_headers.started"):
-            self._wire.leave()
+            self._wire.leave(self._ident)
 
 
-class _Watched(httpx2.AsyncByteStream):
-    """Notes an answer that is too long: the SDK takes it for a stream that has ended."""
+class _Heard(httpx2.AsyncByteStream):
+    """An answer each message of which is heard before the SDK sees it, in the very form it then sees.
 
-    def __init__(self, stream: Any, wire: Wire) -> None:
-        self._stream = stream
+    Notes one that is too long: the SDK takes it for a stream that has ended.
+    """
+
+    def __init__(self, answer: httpx2.Response, wire: Wire, *, calls: bool) -> None:
+        self._calls = calls
+        self._answer = answer
         self._wire = wire
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
+        kind = _kind(self._answer)
+        parts = self._events() if kind == _EVENTS else self._whole() if kind == _JSON else self._stream()
         try:
-            async for part in self._stream:
+            async for part in parts:
                 yield part
         except TooMuch:
             self._wire.oversize = True
             raise
 
+    def _stream(self) -> AsyncIterator[bytes]:
+        return self._answer.aiter_raw()
+
+    async def _whole(self) -> AsyncIterator[bytes]:
+        body = b"".join([part async for part in self._stream()])
+        if self._wire.heard(body) is None and self._calls:
+            self._wire.doubts("what came is no answer to the call")
+        yield body
+
+    async def _events(self) -> AsyncIterator[bytes]:
+        events = aiter(httpx2.EventSource(self._answer, max_event_size=None))
+        async for event in events:
+            if event.event == "message" and self._wire.heard(event.data) is not None:
+                await self._hear_out(events)
+            yield _written(event)
+
+    async def _hear_out(self, events: AsyncIterator[httpx2.ServerSentEvent]) -> None:
+        """Hear what comes after the answer, until the stream ends; whatever ends it, the answer is here."""
+        left = min(AFTER_S, self._wire.until - boottime())
+        with suppress(Exception):
+            async with asyncio.timeout(left):
+                async for event in events:
+                    if event.event == "message":
+                        self._wire.heard(event.data)
+
     async def aclose(self) -> None:
         """See httpx2."""
-        await self._stream.aclose()
+        await self._answer.aclose()
 
 
-def _method(body: bytes) -> object:
+def _written(event: httpx2.ServerSentEvent) -> bytes:
+    fields = [("event", event.event), *(("data", line) for line in event.data.split("\n"))]
+    fields += [("id", event.id)] if event.id else []
+    fields += [("retry", str(event.retry))] if event.retry is not None else []
+    return "".join(f"{name}: {value}\n" for name, value in fields).encode() + b"\n"
+
+
+_FRAMED: Final = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
+
+
+def _kind(answer: httpx2.Response) -> str:
+    """What an answer is, without parameters: UTF-8 is what the protocol has, whatever a charset says."""
+    return answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _said(body: bytes) -> dict[str, Any]:
     try:
         said = json.loads(body)
     except ValueError:
-        return None
-    return said.get("method") if isinstance(said, dict) else None
-
-
-def _is_error(body: bytes) -> bool:
-    try:
-        said = json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return isinstance(said, dict) and isinstance(said.get("error"), dict) and "code" in said["error"]
+        return {}
+    return said if isinstance(said, dict) else {}

@@ -29,6 +29,7 @@ CLOSE_S: Final = 2.0
 """What a server that has answered has to write down what it holds: the SDK's own clients give it this too."""
 _LOOK_S: Final = 0.01
 _REAP_S: Final = 2.0
+_HEAR_S: Final = 0.1  # of a process that has ended all is there at once, unless another holds its pipe
 _CHUNK: Final = 64 * 1024
 _TOLD_BYTES: Final = 2000
 
@@ -38,8 +39,11 @@ class ServerProcess:
 
     def __init__(self, process: Process, most_bytes: int) -> None:
         self._process = process
-        self._most_bytes = most_bytes
         self._said = bytearray()
+        self._rest = bytearray()
+        self._meter = _Meter(most_bytes)
+        self._wire: Wire | None = None
+        self._reading = False
         self._ended = False
         self._listening = asyncio.ensure_future(self._listen())
 
@@ -85,10 +89,10 @@ class ServerProcess:
 
         read_writer, read_stream = anyio.create_memory_object_stream[Any](0)
         write_stream, write_reader = anyio.create_memory_object_stream[Any](0)
-        meter = _Meter(self._most_bytes)
+        self._wire = wire
         async with anyio.create_task_group() as group:
-            group.start_soon(self._read, read_writer, meter)
-            group.start_soon(self._write, write_reader, read_writer, meter, wire)
+            group.start_soon(self._read, read_writer, wire)
+            group.start_soon(self._write, write_reader, read_writer, wire)
             try:
                 yield read_stream, write_stream
             finally:
@@ -96,37 +100,58 @@ class ServerProcess:
                     stream.close()
                 group.cancel_scope.cancel()
 
-    async def _read(self, to: Any, meter: _Meter) -> None:
+    async def _read(self, to: Any, wire: Wire) -> None:
         import anyio
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
-        assert self._process.stdout is not None
-        rest = bytearray()
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            async with to:
-                while data := await self._process.stdout.read(_CHUNK):
-                    meter.read(len(data))
-                    rest += data
-                    *lines, rest = rest.split(b"\n")
-                    for line in lines:
-                        try:
-                            message = jsonrpc_message_adapter.validate_json(bytes(line), by_name=False)
-                        except ValueError:  # it may print what it likes between its messages
-                            continue
-                        await to.send(SessionMessage(message))
+        self._reading = True
+        try:
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                async with to:
+                    while (lines := await self._lines(wire)) is not None:
+                        for line, answers in lines:
+                            try:
+                                message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+                            except ValueError:  # it may print what it likes between its messages
+                                if answers:
+                                    wire.doubts("an answer came that cannot be read")
+                                continue
+                            await to.send(SessionMessage(message))
+        finally:
+            self._reading = False
 
-    async def _write(self, source: Any, to: Any, meter: _Meter, wire: Wire) -> None:
+    async def _lines(self, wire: Wire) -> list[tuple[bytes, bool]] | None:
+        """The next lines, and whether each answers the call. All are heard before the first is passed on."""
+        assert self._process.stdout is not None
+        data = await self._process.stdout.read(_CHUNK)
+        if not data:
+            return None
+        self._meter.read(len(data))
+        self._rest += data
+        *lines, self._rest = self._rest.split(b"\n")
+        return [(bytes(line), wire.heard(bytes(line)) is not None) for line in lines]
+
+    async def _hear_out(self) -> None:
+        """Hear what it still says after its answer, until it ends."""
+        if self._wire is None or self._wire.reply is None or self._reading:
+            return
+        with suppress(TooMuch):
+            while await self._lines(self._wire) is not None:
+                pass
+
+    async def _write(self, source: Any, to: Any, wire: Wire) -> None:
         assert self._process.stdin is not None
         try:
             async with source:
                 async for message in source:
                     line = _line(message)
+                    ident = getattr(message.message, "id", None)
                     if getattr(message.message, "method", None) == METHOD:
-                        wire.leave()
+                        wire.leave(ident)
                     else:
-                        wire.others += 1
-                    meter.written()
+                        wire.other(ident)
+                    self._meter.written()
                     self._process.stdin.write(line)
                     await self._process.stdin.drain()
         except OSError:  # it reads no more: nothing will be answered
@@ -139,13 +164,16 @@ class ServerProcess:
         self._ended = True
         if self._process.stdin is not None:
             self._process.stdin.close()
+        hearing = asyncio.ensure_future(self._hear_out())
         await self._gone(within_s)
         # Its number may be another's only once the whole group has gone, and numbers have come round.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         await self._gone(_REAP_S)
-        self._listening.cancel()
-        await asyncio.wait({self._listening})
+        await asyncio.wait({hearing}, timeout=_HEAR_S)
+        for one in (hearing, self._listening):
+            one.cancel()
+        await asyncio.wait({hearing, self._listening})
         # A process that left the group may still hold the pipes: nothing else closes our ends of them.
         transport: Any = self._process._transport  # type: ignore[attr-defined]  # noqa: SLF001
         transport.close()
