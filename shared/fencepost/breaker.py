@@ -106,6 +106,9 @@ _CLASSES: Final = {
     "worker_error": FailureClass.OURS,
     "worker_lost": FailureClass.OURS,
 }
+_ACCOUNT: Final = frozenset({"http_401", "http_402", "http_407"})
+_SET_UP: Final = _ACCOUNT | {"http_403", "http_404", "http_405", "http_410", "secret_unavailable"}
+_MOVED: Final = re.compile(r"http_3\d\d")  # no redirect is followed
 _CLOSING: Final = frozenset({"http_429", "http_503", "http_529"})
 """The last one is what a provider of models answers when it is overloaded."""
 
@@ -195,6 +198,21 @@ def learnt(outcome: Outcome) -> Learnt:
 def learnt_of_question(code: str, retry_after: timedelta | None) -> Learnt:
     """What a question says of its dependency, by how it fared; nothing where it was never put."""
     return _said(code, retry_after) if code else Learnt()
+
+
+def learnt_of_model(code: str, retry_after: timedelta | None) -> Learnt:
+    """What an answer that is no turn says of a model's provider. An account it no longer takes fails for
+    everybody who has it; other models may well be there where this one is not.
+    """
+    return Learnt(failed=True, code=code) if code in _ACCOUNT else learnt_of_question(code, retry_after)
+
+
+def set_up_wrong(code: str) -> bool:
+    """Whether an answer that is no turn comes of how the deployment is set up: a key that is missing or was
+    revoked, an account that is not paid for, a model or an address there is not. Every run meets it, until
+    somebody has mended that.
+    """
+    return code in _SET_UP or _MOVED.fullmatch(code) is not None
 
 
 def _said(code: str, retry_after: timedelta | None) -> Learnt:

@@ -190,18 +190,54 @@ def test_an_outage_of_minutes_ends_no_run(fleet: Fleet) -> None:
 
 def test_what_only_one_run_meets_is_its_own_failure(fleet: Fleet) -> None:
     bench, run = fleet.bench, fleet.bench.start(deadline_s=3600)
-    for _ in range(5):
+    for _ in range(4):
         fleet.lose(run, fleet.asked(run), DOWN)
         other = bench.start()
         fleet.answer(other, fleet.asked(other))
         bench.ahead(11)
+    assert fleet.ledger.apply([fleet.lost(run, fleet.asked(run), DOWN)]) == [c.Done("STOPPED")]
     assert not any("outage" in event.data for event in bench.events(run))
-    assert fleet.claim(run)[0] == c.Done("STOPPED")
     stopped = bench.run(run)
     assert (stopped.stop_reason, stopped.stop_detail) == (
         "planner_failed",
-        "the planner failed 5 times in a row",
+        "the planner failed 5 times in a row; the last time: http_503: gone",
     )
+
+
+SET_UP = ["http_401", "http_402", "http_403", "http_404", "http_307", "secret_unavailable"]
+
+
+@pytest.mark.parametrize("code", SET_UP)
+def test_what_is_wrong_with_the_deployment_ends_no_run_and_costs_no_turn(fleet: Fleet, code: str) -> None:
+    bench, run = fleet.bench, fleet.bench.start(deadline_s=3600)
+    for _ in range(12):
+        event = fleet.lose(run, fleet.asked(run), (code, None), spent=Spent())
+        assert (event.data["outage"], event.data["taken"]) == (True, False)
+        bench.ahead(61)
+    waits = bench.run(run)
+    assert (waits.failures, waits.outages, waits.requests) == (12, 12, 0)
+    fleet.answer(run, fleet.asked(run))
+    assert bench.run(run).failures == 0
+
+
+def test_an_account_that_is_taken_no_more_closes_its_provider_for_all(fleet: Fleet) -> None:
+    fleet.fail(("http_401", None), 20)
+    assert known(fleet.bench, ONE).reason == "20 failures in a row, the last http_401"
+    assert fleet.claim(fleet.bench.start())[0] == c.Done("QUEUED")
+
+
+def test_a_model_there_is_not_closes_nothing_for_the_others(fleet: Fleet) -> None:
+    fleet.fail(("http_404", None), 25)
+    fleet.asked(fleet.bench.start())
+
+
+def test_a_run_whose_model_is_set_up_wrong_is_asked_for_every_minute(fleet: Fleet) -> None:
+    bench, run = fleet.bench, fleet.bench.start(deadline_s=3600)
+    for _ in range(12):
+        lost = fleet.lost(run, fleet.asked(run), ("http_404", None), spent=Spent())
+        fleet.ledger.apply([replace(lost, rand=0.5)])
+        bench.ahead(61)
+    assert (bench.run(run).ready_at - bench.events(run)[-1].recorded_at).total_seconds() == 30
 
 
 def test_lost_answers_may_be_billed_and_cost_their_turn(fleet: Fleet) -> None:

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from fencepost import commands as c
+from fencepost.decide.planning import MAX_DETAIL
 from fencepost.outcomes import Applied, Refused, Unsure
 from tests.integration.ledger_bench import Bench
 
@@ -104,7 +105,8 @@ def lose_planner(bench: Bench, run: UUID) -> Any:
     answer = bench.one(claim)
     if isinstance(answer, c.Plan):
         lost = c.RecordPlanLost(**bench.base(run), term=claim.term, code="planner_error", message="boom")
-        assert bench.one(lost) == c.Done("PLANNING")
+        status = bench.one(lost)
+        assert status == c.Done(bench.status(run))
         bench.ahead(11)
     return answer
 
@@ -112,9 +114,65 @@ def lose_planner(bench: Bench, run: UUID) -> Any:
 def test_a_planner_that_fails_is_asked_again_later_and_five_failures_stop_the_run(bench: Bench) -> None:
     run = bench.start(deadline_s=600)
     for _ in range(5):
+        assert bench.status(run) != "STOPPED"
         assert isinstance(lose_planner(bench, run), c.Plan)
-    assert lose_planner(bench, run) == c.Done("STOPPED")
-    assert why(bench, run)[0] == "planner_failed"
+    assert bench.status(run) == "STOPPED"
+    told = "the planner failed 5 times in a row; the last time: planner_error: boom"
+    assert why(bench, run) == ("planner_failed", told)
+
+
+def test_a_stop_tells_that_the_last_failure_was_a_lost_worker(bench: Bench) -> None:
+    run = bench.start(deadline_s=600)
+    for _ in range(4):
+        lose_planner(bench, run)
+    bench.one(bench.claim_run(run))
+    bench.ahead(4)
+    assert bench.one(bench.claim_run(run)) == c.Done("STOPPED")
+    told = "the planner failed 5 times in a row; the last time its worker was lost"
+    assert why(bench, run) == ("planner_failed", told)
+
+
+def test_what_a_planner_raises_is_told_in_bounds(bench: Bench) -> None:
+    run, said = bench.start(deadline_s=600), "x\0\u202e" * 5000
+    for _ in range(5):
+        claim = bench.claim_run(run)
+        assert isinstance(bench.one(claim), c.Plan)
+        bench.one(c.RecordPlanLost(**bench.base(run), term=claim.term, code="planner_error", message=said))
+        bench.ahead(11)
+    detail = why(bench, run)[1] or ""
+    assert len(detail) <= MAX_DETAIL
+    assert "\0" not in detail
+
+
+# -- workers that are told to end ------------------------------------------------------------------------
+
+
+def drain(bench: Bench, run: UUID) -> float:
+    """Have its worker give it up; how many seconds it is left alone."""
+    claim = bench.claim_run(run)
+    assert isinstance(bench.one(claim), c.Plan)
+    how: dict[str, Any] = {"term": claim.term, "code": c.DRAINED, "message": "told to end"}
+    assert bench.one(c.RecordPlanLost(**bench.base(run) | {"rand": 0.5}, **how)) == c.Done("PLANNING")
+    return (bench.run(run).ready_at - bench.events(run)[-1].recorded_at).total_seconds()
+
+
+def test_workers_that_end_one_after_the_other_use_up_nothing_and_are_told(bench: Bench) -> None:
+    run = bench.start(deadline_s=20_000)
+    pauses = []
+    for _ in range(40):
+        pauses.append(drain(bench, run))
+        bench.ahead(61)
+    row = bench.run(run)
+    assert (row.status, row.requests, row.failures, row.turn) == ("PLANNING", 0, 0, 0)
+    assert pauses[:3] == [0, 0, 0], "a rolling restart costs no time"
+    assert max(pauses) == 30, "whoever is never let finish is asked every minute at most, and not for nothing"
+    lost = [event.data for event in bench.events(run) if event.type == "ModelOutcomeUnknown"]
+    assert [one["drained"] for one in lost] == list(range(1, 41))
+    assert lost[-1]["message"] == "told to end, 40 times in a row"
+    bench.plan(run)
+    assert drain(bench, run) == 0, "an answer begins the count anew"
+    lose_planner(bench, run)
+    assert drain(bench, run) == 0, "and so does a failure"
 
 
 def test_an_answer_starts_the_count_of_failures_anew(bench: Bench) -> None:

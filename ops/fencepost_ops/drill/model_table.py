@@ -59,8 +59,9 @@ def _on(
     return dict.fromkeys(wires, Outcome(result, charged, stops))
 
 
-def _status(number: int, charged: str) -> Row:
-    return Row(f"status {number}", _all(f"http_{number}", charged), {"kind": "status", "status": number})
+def _status(number: int, charged: str, stops: StopReason | None = None) -> Row:
+    on = _all(f"http_{number}", charged, stops)
+    return Row(f"status {number}", on, {"kind": "status", "status": number})
 
 
 SILENT_S: Final = 2.5
@@ -74,9 +75,12 @@ _REFUSED: Final = StopReason.REFUSED
 _TOO_LONG: Final = Outcome("context_exceeded", NOTHING, _FAILED)  # turned away with a 400
 
 _REFUSALS: Final = (
-    _status(400, NOTHING),
+    _status(400, NOTHING, _FAILED),
+    _status(422, NOTHING, _FAILED),
     _status(401, NOTHING),
     _status(408, NOTHING),
+    _status(403, NOTHING),
+    _status(404, NOTHING),
     _status(409, NOTHING),
     Row("status 413", dict.fromkeys(Wire, _TOO_LONG), {"kind": "status", "status": 413}),
     _status(429, NOTHING),

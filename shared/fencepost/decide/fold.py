@@ -150,6 +150,8 @@ class Fold:
     """When a claim that found nothing to do, and says so, looks again: later than the state asks for."""
     signals: int = 0
     """Messages to this run so far."""
+    drains: int = 0
+    """How many workers in a row were told to end before they had its answer: for the one that is, too."""
 
     @property
     def run(self) -> Run:

@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from fencepost import operations, slices
+from fencepost import breaker, operations, slices
 from fencepost.budgets import Budget, Usage, budget_of, exhausted, overgrown, unaffordable
+from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import (
     DRAINED,
@@ -48,8 +49,14 @@ _KEY = {
     "key_stopped_before": "the run of a call of the same key stopped and left effects: settle those first",
     "key_held_above": "a run that this one descends from holds the key, and waits for this one",
 }
+MAX_DETAIL = 600
+_NOW = timedelta(0)
 _BACKOFF = timedelta(milliseconds=200)
 _BACKOFF_CAP = timedelta(seconds=10)
+_SET_UP_CAP = timedelta(minutes=1)
+"""The longest that a run is left alone while somebody has to mend how its model is set up."""
+_DRAINS_FREE = 3
+"""So many workers in a row may end under a run before it is asked later than at once."""
 
 
 def budget(fold: Fold) -> Budget:
@@ -98,7 +105,7 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
     if asking(run):  # whatever it has used meanwhile, its reservation is charged
         why = {"code": "worker_lost", "message": "the planner's worker was lost"}
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)} | settled(run, None))
-    if (reason := _must_stop(fold, past)) is not None:
+    if (reason := _must_stop(fold, past, lost=lost)) is not None:
         _take(fold, command)
         stop(fold, *reason, asked=False)
         return Done(fold.run.status)
@@ -134,14 +141,15 @@ def _take(fold: Fold, command: ClaimRun) -> None:
     fold.emit(E.LEASE_ACQUIRED, lease_body(command))
 
 
-def _must_stop(fold: Fold, past: bool) -> tuple[StopReason, str] | None:
+def _must_stop(fold: Fold, past: bool, *, lost: bool) -> tuple[StopReason, str] | None:
     run = fold.run
     if past:
         return StopReason.DEADLINE_EXCEEDED, f"the run's deadline was {rfc3339(run.deadline)}"
     if fold.takeovers >= fold.known.takeover_limit:
         return StopReason.PLANNER_FAILED, f"the planner's worker was lost {fold.takeovers} times in a row"
     if (own := run.failures - run.outages) >= fold.known.planner_attempts:
-        return StopReason.PLANNER_FAILED, f"the planner failed {own} times in a row"
+        last = "; the last time its worker was lost" if lost else ""
+        return StopReason.PLANNER_FAILED, f"the planner failed {own} times in a row{last}"
     limits, used = budget(fold), usage(fold)
     if (spent := exhausted(limits, used, next="turn")) is not None:
         return StopReason.BUDGET_EXHAUSTED, spent
@@ -221,33 +229,54 @@ def _unfinished(fold: Fold, command: RecordTurn) -> str | None:
 
 
 def record_plan_lost(fold: Fold, command: RecordPlanLost) -> Answer:
-    """The planner gave no usable answer: ask again later; the claim stops a run that failed too often."""
+    """The planner gave no usable answer: ask again later, or stop a run that failed too often."""
     run = fold.run
     if (run.owner, run.fence) != (command.term.owner, command.term.fence) or run.status != R.PLANNING:
         return provider.late(fold, command)
     fold.present(run.id, "term")
-    drained = command.code == DRAINED
-    again = fold.now if drained else retry_at(fold.now, *_pause(fold), command.retry_after)
+    again = retry_at(fold.now, *_pause(fold, command.code), command.retry_after)
     kept = settled(run, command.spent) | _said(command) | provider.lost(fold, command)
-    answer = _lost(fold, command.code, command.message, again, kept)
-    if command.stop is not None:
-        stop(fold, command.stop, command.message, asked=False)
-        return Done(fold.run.status)
-    return answer
+    message = command.message
+    if command.code == DRAINED and fold.drains:
+        message = f"{message}, {fold.drains + 1} times in a row"
+    return _lost(fold, command.code, message, again, kept, command.stop)
 
 
-def _pause(fold: Fold) -> tuple[int, timedelta, timedelta, float]:
-    """How long a planner that failed is left alone, before what a provider asks for is added."""
-    return fold.run.failures + 1, _BACKOFF, _BACKOFF_CAP, fold.command.rand
+def _pause(fold: Fold, code: str = "") -> tuple[int, timedelta, timedelta, float]:
+    """How long a planner that failed is left alone, before what a provider asks for is added.
+
+    What its worker gave up is asked for again at once, unless worker after worker ends under it: each such
+    request is charged.
+    """
+    rand = fold.command.rand
+    if code == DRAINED:
+        beyond = fold.drains + 1 - _DRAINS_FREE
+        return (beyond, _BACKOFF, _SET_UP_CAP, rand) if beyond > 0 else (1, _NOW, _NOW, rand)
+    cap = _SET_UP_CAP if breaker.set_up_wrong(code) else _BACKOFF_CAP
+    return fold.run.failures + 1, _BACKOFF, cap, rand
 
 
 def _said(command: RecordTurn | RecordPlanLost) -> dict[str, Any]:
     return {"said": dict(command.said)} if command.said else {}
 
 
-def _lost(fold: Fold, code: str, message: str, again: datetime, kept: dict[str, Any]) -> Answer:
+def _lost(
+    fold: Fold,
+    code: str,
+    message: str,
+    again: datetime,
+    kept: dict[str, Any],
+    reason: StopReason | None = None,
+) -> Answer:
+    """Record that an answer was lost, and stop for it where that is said, or for the last of too many."""
     why = {"code": code, "message": message, "ready_at": rfc3339(again)}
     fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | kept)
+    own = fold.run.failures - fold.run.outages
+    if reason is not None:
+        stop(fold, reason, message, asked=False)
+    elif own >= fold.known.planner_attempts:
+        detail = f"the planner failed {own} times in a row; the last time: {code}: {message}"
+        stop(fold, StopReason.PLANNER_FAILED, sanitize(detail, MAX_DETAIL), asked=False)
     return Done(fold.run.status)
 
 

@@ -7,7 +7,9 @@ deadline binds all the same: a provider that stays closed costs a run its time, 
 Not every lost answer speaks against the run that lost it. What the provider has failed counts in its
 `failures`, by which the next model of its agent is asked, but not against the attempts of its planner: an
 outage ends a run at its deadline or by its budgets, and not after a handful of refusals. What the provider
-has turned away unread costs no turn either.
+has turned away unread costs no turn either. The same holds where the deployment is at fault: a key that was
+revoked or is missing, an account that is not paid for, a model or an address there is not. Such a run is
+asked for again within a minute, until somebody has mended that.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def _full(fold: Fold, command: ClaimRun, full: Full) -> Answer:
     if all(event.type == E.RUN_CREATED for event in fold.events):
         return full
     due, why = gate.wait_for_room(fold, full)
-    return _defer(fold, command, min(due, fold.run.deadline), why)
+    return _defer(fold, command, min(due, fold.run.deadline), why | {"provider": full.scope})
 
 
 def _closed(fold: Fold, command: ClaimRun, closed: list[tuple[ModelSpec, Blocked]]) -> Answer:
@@ -83,7 +85,7 @@ def _closed(fold: Fold, command: ClaimRun, closed: list[tuple[ModelSpec, Blocked
     last = fold.run.deadline
     waits = [gate.put_off_from(fold, model.scope, blocked, last) for model, blocked in closed]
     due = min(due or last for due, _ in waits)
-    return _defer(fold, command, due, waits[0][1])
+    return _defer(fold, command, due, waits[0][1] | {"provider": closed[0][0].scope})
 
 
 def _defer(fold: Fold, command: ClaimRun, due: datetime, why: dict[str, Any]) -> Answer:
@@ -110,17 +112,18 @@ def lost(fold: Fold, command: RecordPlanLost) -> dict[str, Any]:
     by the same model, and no turn is spent. What it may have used is charged all the same.
     """
     if command.code == DRAINED:
-        return {"drained": True, "taken": False}
+        return {"drained": fold.drains + 1, "taken": False}
     model = _asked(fold)
     if model is None:
         return {}
-    said = breaker.learnt_of_question(command.code, command.retry_after)
+    said = breaker.learnt_of_model(command.code, command.retry_after)
     held = gate.learn_of(fold, model.scope, model.dependency, fold.run.id, said)
     kind = breaker.failure_class(command.code)
-    body: dict[str, Any] = {"class": str(kind), "breaker": held.state}
-    if theirs(kind, held):
+    body: dict[str, Any] = {"class": str(kind), "breaker": held.state, "provider": model.scope}
+    set_up_wrong = breaker.set_up_wrong(command.code)
+    if set_up_wrong or theirs(kind, held):
         body["outage"] = True
-        if kind in _UNREAD and command.spent == Spent():
+        if (set_up_wrong or kind in _UNREAD) and command.spent == Spent():
             body["taken"] = False
     return body
 

@@ -133,6 +133,7 @@ class Folding:
             counters=self.loaded.allowances,
             children=self.loaded.children,
             signals=self.loaded.signals.get(key, 0),
+            drains=self.loaded.drains.get(key, 0),
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):

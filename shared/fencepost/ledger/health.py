@@ -19,7 +19,9 @@ from typing import Any
 from fencepost import breaker
 from fencepost import commands as c
 from fencepost.breaker import Health
+from fencepost.decide.fold import Known
 from fencepost.ledger import rows
+from fencepost.subjects import Call
 
 _TOUCHED = "unnest(%(call_tenants)s::text[], %(calls)s::uuid[]) AS w (tenant, id)"
 _FAILING = "unnest(%(failing_tenants)s::text[], %(failing)s::uuid[]) AS w (tenant, id)"
@@ -111,4 +113,12 @@ def said(command: c.RecordOutcome | c.RecordLookup | c.RecordTurn | c.RecordPlan
         return breaker.Learnt(answered=True)
     if isinstance(command, c.RecordOutcome):
         return breaker.learnt(command.outcome)
+    if isinstance(command, c.RecordPlanLost):
+        return breaker.learnt_of_model(command.code, command.retry_after)
     return breaker.learnt_of_question(command.code, command.retry_after)
+
+
+def limited(call: Call, known: Known) -> bool:
+    """Whether the dependency of a call has a limit for the fleet."""
+    tool = known.tool(call.tool, call.tool_version)
+    return tool is not None and tool.dependency.limited

@@ -22,7 +22,7 @@ from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
 from fencepost.decide.fold import Child, Known, Row
 from fencepost.dependencies import DependencySpec
-from fencepost.ledger import health, rows, signals, standing
+from fencepost.ledger import drains, health, rows, signals, standing
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -166,6 +166,8 @@ class Loaded:
     """How many messages runs were sent that are asked, or have answered; those with none are left out."""
     pinned: dict[Key, int] = field(default_factory=dict)
     """Of how many messages the requests told of claims that were applied before; those of none left out."""
+    drains: dict[Key, int] = field(default_factory=dict)
+    """How many workers in a row have ended under runs of which one reports that it is to."""
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -181,7 +183,7 @@ class Loaded:
         needed |= {scope for scope, spec in asked.items() if spec.limited or scope not in self.read} | failed
         if known.limited:
             depended = [call for x in batch if (call := self._depended(x)) is not None]
-            needed |= {call.scope for call in depended if _limited(call, known)}
+            needed |= {call.scope for call in depended if health.limited(call, known)}
         return frozenset(needed) - self.locked
 
     def _models(self, batch: Sequence[c.Command], known: Known) -> tuple[dict[str, DependencySpec], set[str]]:
@@ -209,11 +211,6 @@ class Loaded:
         if isinstance(command, c.RecordOutcome | c.RecordLookup):
             return self.calls[command.tenant, command.run].get(command.call)
         return None
-
-
-def _limited(call: Call, known: Known) -> bool:
-    tool = known.tool(call.tool, call.tool_version)
-    return tool is not None and tool.dependency.limited
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +359,7 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
+    loaded.drains = drains.read(connection, pipeline, batch)
     loaded.pinned = signals.read_pinned(connection, pipeline, loaded.applied & of.plans)
     if stands and standing.authorises(batch):
         loaded.standing = standing.read(connection, pipeline, args)

@@ -28,6 +28,12 @@ _IN_STREAM: Final = {
     "request_too_large": 413,
     "context_length_exceeded": 400,
 }
+_SET_UP: Final = {name: number for name, number in _IN_STREAM.items() if 401 <= number <= 404} | {
+    "invalid_api_key": 401,
+    "model_not_found": 404,
+}
+_UNPAID: Final = re.compile(r"credit balance", re.IGNORECASE)
+_UNKNOWN_KEY: Final = re.compile(r"api key not valid|invalid api key", re.IGNORECASE)
 _TOO_LONG: Final = re.compile(
     r"prompt is too long|maximum context length|exceeds? the context window|context window|too many tokens",
     re.IGNORECASE,
@@ -44,8 +50,19 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), None)
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 300 else status
+    if number == 400:  # some providers say so of what is no fault of the request
+        number = _set_up(names, said)
     why = f"{next(filter(None, names), 'error')}: {said}"
     return _kind(number, names, said), f"http_{number}", why
+
+
+def _set_up(names: list[str], said: str) -> int:
+    """The status of what was told as a 400: a key, an account or a model that is not there has its own."""
+    if _UNPAID.search(said):
+        return 402
+    if _UNKNOWN_KEY.search(said):
+        return 401
+    return next((_SET_UP[name] for name in names if name in _SET_UP), 400)
 
 
 def _kind(number: int, names: list[str], said: str) -> Ending:
