@@ -97,18 +97,13 @@ def _lines(found: Waiting | Faulty) -> list[tuple[str, str]]:
             ("memory", f"fleet {found.fleet_mib:.0f} MiB, provider {found.provider_mib:.0f} MiB"),
             ("planners' sessions", f"{found.sessions} at most with {found.open} requests open; {inside}"),
         ]
-    before = (
-        f"{found.beside_before}: p50 {found.beside_before_p50_s:.3f} s, p99 {found.beside_before_p99_s:.3f} s"
-    )
-    beside = f"{found.beside}: p50 {found.beside_p50_s:.3f} s, p99 {found.beside_p99_s:.3f} s"
     asked = f"{found.requests} for {found.turns} turns, {found.refused} refused, {found.left} given up"
     return [
         ("fault", f"{found.fault}, for {found.fault_s:g} s under {found.runs} runs"),
         ("requests", f"{asked}: amplification {found.amplification:.3f}"),
         ("recovery", f"first answer after {found.first_s:.1f} s, the last run after {found.all_s:.1f} s"),
         ("waiting", f"{found.deferrals} events of {found.runs} runs"),
-        ("without a model, before", before),
-        ("without a model, meanwhile", beside),
+        *found.beside.lines("without a model"),
     ]
 
 

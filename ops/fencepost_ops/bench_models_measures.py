@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from threading import Event, Thread
 from typing import Any, Final, TextIO
 
-import psycopg
-
+from fencepost_ops.bench_beside import LOOK_S, Beside, Load
 from fencepost_ops.bench_measures import Bencher
 from fencepost_ops.examples.models_app import KEY, THINKS, WORKS
 from fencepost_ops.fleet import Fleet, FleetOptions
@@ -26,23 +23,12 @@ MOST_MIB: Final = 1024.0
 LONGEST_TRANSACTION_S: Final = 2.0
 """What a session may stand still in a transaction before Postgres ends it (R8)."""
 MOST_AMPLIFICATION: Final = 1.1
-SLOWEST_BESIDE_S: Final = 2.0
 QUICK: Final = {"p50": 0.8, "p99": 4.0}
 SLOW: Final = {"p50": 8.0, "p99": 40.0}
-_EVERY_S: Final = 0.1  # between two runs beside
-_LOOK_S: Final = 0.1
 _ENQUEUE: Final = """
-SELECT count(*) FROM generate_series(%s::int, %s::int) AS n, LATERAL fencepost.enqueue_run(
-    'bench', %s || '-' || n, %s, 1, 'svc:bench', jsonb_build_object('key', %s || '-' || n),
+SELECT count(*) FROM generate_series(%(first)s::int, %(last)s::int) AS n, LATERAL fencepost.enqueue_run(
+    'bench', %(name)s || '-' || n, %(what)s, 1, 'svc:bench', jsonb_build_object('key', %(name)s || '-' || n),
     interval '2 hours')
-"""
-_ENDED: Final = """
-SELECT count(*) FROM fencepost.runs WHERE run_key LIKE %s || '-%%' AND status IN ('COMPLETED', 'STOPPED')
-"""
-_TOOK: Final = """
-SELECT extract(epoch FROM e.recorded_at - r.created_at)::float8 FROM fencepost.runs r
-JOIN fencepost.events e ON e.run = r.id AND e.tenant = r.tenant AND e.type = 'RunCompleted'
-WHERE r.run_key LIKE %s || '-%%' ORDER BY 1
 """
 _SPAN: Final = """
 SELECT extract(epoch FROM max(e.recorded_at) - min(r.created_at))::float8 FROM fencepost.runs r
@@ -112,8 +98,7 @@ class Faulty:
     `requests` are by the provider's own book, `refused` of them answered with an error, `left` given up
     by us; `meanwhile` are answers recorded while the fault lasted. `first_s` and `all_s` are from the
     end of the fault to the first answer recorded and to the last run's end. `beside` are runs without a
-    model, from enqueueing to their end, `beside_before` those while as many runs met no fault.
-    `deferrals` are events of runs that waited.
+    model; `deferrals` are events of runs that waited.
     """
 
     fault: str
@@ -128,13 +113,7 @@ class Faulty:
     first_s: float
     all_s: float
     deferrals: int
-    beside_before: int
-    beside_before_p50_s: float
-    beside_before_p99_s: float
-    beside: int
-    beside_p50_s: float
-    beside_p99_s: float
-    beside_left: int
+    beside: Beside
 
     @property
     def amplification(self) -> float:
@@ -149,24 +128,16 @@ class Faulty:
             found.append(f"{self.runs - self.completed} of {self.runs} runs did not complete")
         if self.amplification > MOST_AMPLIFICATION:
             found.append(f"{self.requests} requests for {self.turns} turns: {self.amplification:.3f}")
-        if self.beside_left:
-            found.append(f"{self.beside_left} runs without a model did not end")
-        slowest = max(SLOWEST_BESIDE_S, 2 * self.beside_before_p99_s)
-        if self.beside_p99_s > slowest:
-            found.append(
-                f"a run without a model took {self.beside_p99_s:.1f} s; at most {slowest:.1f} s are due"
-            )
-        return found
+        return found + self.beside.problems
 
 
-class Bench:
+class Bench(Load):
     """A fleet whose provider is the sandbox, and what is asked of both."""
 
     def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet, _ENQUEUE)
         assert fleet.sandbox is not None
-        self.fleet = fleet
         self.sandbox: SandboxProcess = fleet.sandbox
-        self._owner = fleet.connect("owner")
 
     def script(self, first: Any, each: Any = 0) -> None:
         """What the models say; `thinks` takes `each` to its first token, `works` `first`."""
@@ -180,55 +151,6 @@ class Bench:
     def requests(self, model: str) -> list[Asking]:
         """What the provider was asked of this model."""
         return ModelBook(self.sandbox.data / BOOK_FILE).requests(model=model)
-
-    def enqueue(self, name: str, planner: str, first: int, last: int) -> None:
-        """Runs NAME-first to NAME-last."""
-        with psycopg.connect(self.fleet.database.dsns["producer"], autocommit=True) as producer:
-            producer.execute(_ENQUEUE, [first, last, name, planner, name])
-
-    def left(self, name: str, count: int) -> int:
-        """How many runs of this name have not ended."""
-        return count - int(self.row(_ENDED, name)[0])
-
-    def await_ended(self, name: str, count: int, within_s: float) -> int:
-        """How many runs of this name are left after so long at most."""
-        until = time.monotonic() + within_s
-        while (left := self.left(name, count)) and time.monotonic() < until:
-            time.sleep(_LOOK_S)
-        return left
-
-    def row(self, statement: str, *values: Any) -> Any:
-        """The one row of a statement."""
-        row = self._owner.execute(statement, values or None).fetchone()
-        assert row is not None
-        return row
-
-    def took(self, name: str) -> list[float]:
-        """How long each completed run took, in order."""
-        return [seconds for (seconds,) in self._owner.execute(_TOOK, [name])]
-
-    @contextmanager
-    def beside(self, name: str) -> Iterator[list[int]]:
-        """Runs without a model, one after another for as long as this lasts; how many there were."""
-        stop, sent = Event(), [0]
-
-        def send() -> None:
-            with psycopg.connect(self.fleet.database.dsns["producer"], autocommit=True) as producer:
-                while not stop.wait(_EVERY_S):
-                    sent[0] += 1
-                    producer.execute(_ENQUEUE, [sent[0], sent[0], name, "beside", name])
-
-        thread = Thread(target=send)
-        thread.start()
-        try:
-            yield sent
-        finally:
-            stop.set()
-            thread.join()
-
-    def close(self) -> None:
-        """End its session."""
-        self._owner.close()
 
 
 @contextmanager
@@ -244,7 +166,7 @@ def started(cap_s: float, wire: str, concurrency: int, out: TextIO | None = None
         stack.callback(bench.close)
         bench.script(0.0)
         for planner in ("beside", THINKS, WORKS):  # a first request imports an SDK
-            bench.enqueue(f"warm{planner}", planner, 1, WARM_UP)
+            bench.enqueue(f"warm{planner}", planner, WARM_UP)
             bench.await_ended(f"warm{planner}", WARM_UP, 60)
         yield bench
 
@@ -254,7 +176,7 @@ def waiting(bench: Bench, runs: int, each_s: float = EACH_S, within_s: float = 1
     bench.script(QUICK, each_s)
     measures = Bencher(bench.fleet)
     before = measures.cpu()
-    bench.enqueue("wait", THINKS, 1, runs)
+    bench.enqueue("wait", THINKS, runs)
     enqueued = time.monotonic()
     memory: dict[str, float] = {}
     sessions = busy = most = 0
@@ -266,7 +188,7 @@ def waiting(bench: Bench, runs: int, each_s: float = EACH_S, within_s: float = 1
             has, inside, age = bench.row(_SESSIONS)
             sessions, busy, oldest = max(sessions, has), max(busy, inside), max(oldest, age)
             memory = memory or measures.memory()
-        time.sleep(_LOOK_S)
+        time.sleep(LOOK_S)
     bench.await_ended("wait", runs, 0)
     memory = memory or measures.memory()
     provider = memory.pop("sandbox", 0.0)
@@ -295,25 +217,24 @@ def _faulty(
 ) -> Faulty:
     bench.script(QUICK)
     name = fault.split(",", maxsplit=1)[0].replace(" ", "")
-    with bench.beside(f"before{name}") as sent:  # what the same load costs them without a fault
-        bench.enqueue(f"well{name}", WORKS, 1, runs)
+    with bench.one_by_one(f"before{name}", "beside") as sent:  # what the same load costs them without a fault
+        bench.enqueue(f"well{name}", WORKS, runs)
         bench.await_ended(f"well{name}", runs, recover_s)
     left = bench.await_ended(f"before{name}", sent[0], recover_s)
     asked = len(bench.requests(WORKS))
     begin()
-    with bench.beside(f"beside{name}") as sent:
+    with bench.one_by_one(f"beside{name}", "beside") as sent:
         began = time.monotonic()
-        bench.enqueue(f"hit{name}", WORKS, 1, runs)
+        bench.enqueue(f"hit{name}", WORKS, runs)
         while time.monotonic() < began + fault_s:
-            time.sleep(_LOOK_S)
+            time.sleep(LOOK_S)
         bench.sandbox.clear_faults()
         bench.script(QUICK)
-        over: datetime = bench.row("SELECT fencepost.now()")[0]
+        over = bench.now()
         bench.await_ended(f"hit{name}", runs, recover_s)
     left += bench.await_ended(f"beside{name}", sent[0], recover_s)
     turns, completed, deferrals, first, last, meanwhile = bench.row(_TOLD, over, over, f"hit{name}")
     met = bench.requests(WORKS)[asked:]
-    before, beside = bench.took(f"before{name}"), bench.took(f"beside{name}")
     return Faulty(
         fault=fault,
         runs=runs,
@@ -327,16 +248,5 @@ def _faulty(
         first_s=(first - over).total_seconds() if first else float("inf"),
         all_s=max(0.0, (last - over).total_seconds()) if last else float("inf"),
         deferrals=deferrals,
-        beside_before=len(before),
-        beside_before_p50_s=share(before, 0.5),
-        beside_before_p99_s=share(before, 0.99),
-        beside=len(beside),
-        beside_p50_s=share(beside, 0.5),
-        beside_p99_s=share(beside, 0.99),
-        beside_left=left,
+        beside=bench.fared(f"before{name}", f"beside{name}", left),
     )
-
-
-def share(values: Sequence[float], part: float) -> float:
-    """The value below which this part of the sorted values lies."""
-    return values[min(len(values) - 1, int(part * len(values)))] if values else float("inf")
