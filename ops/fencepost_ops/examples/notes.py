@@ -30,6 +30,7 @@ from fencepost.retrieval import Document, stale_calls
 from fencepost_ops.fleet import Fleet, FleetOptions
 
 TENANT: Final = "readers"
+PLANNERS: Final = ("near", "far", "docs")
 DAY: Final = timedelta(days=1)
 _WITHIN_S: Final = 60.0
 _LOOK_S: Final = 0.05
@@ -49,6 +50,11 @@ class Behind:
         if pid not in self._pools:
             self._pools[pid] = Pool(os.environ["FENCEPOST_DSN"], "notes-replica", 2)
         return self._pools[pid]
+
+    def close(self) -> None:
+        """Give back this process's sessions."""
+        if (pool := self._pools.pop(os.getpid(), None)) is not None:
+            pool.close()
 
     def write(self, slot: Slot, change: Change, writer: Writer) -> WriteAnswer:
         """On the primary."""
@@ -147,21 +153,28 @@ def main() -> None:
             Client(dsns["producer"], fleet.valkey.url()) as client,
             connect(dsns["reader"], "notes", autocommit=True) as reader,
         ):
-            for planner in ("near", "far", "docs"):
-                sent = client.enqueue(
-                    planner,
-                    {},
-                    run_key=planner,
-                    tenant=TENANT,
-                    principal="svc:reader",
-                    deadline=timedelta(minutes=2),
-                )
+            for planner in PLANNERS:
+                run = sent(client, planner)
                 click.echo(f"\n== run {planner} ==")
-                for line in _told(reader, sent.run_id):
+                for line in told(reader, run):
                     click.echo(line)
 
 
-def _told(reader: Connection, run: UUID) -> Iterator[str]:
+def sent(client: Client, planner: str) -> UUID:
+    """Ask for a run of this planner; which one it is."""
+    asked = client.enqueue(
+        planner,
+        {},
+        run_key=planner,
+        tenant=TENANT,
+        principal="svc:reader",
+        deadline=timedelta(minutes=2),
+    )
+    return asked.run_id
+
+
+def told(reader: Connection, run: UUID) -> Iterator[str]:
+    """What became of a run, line by line, once it has ended."""
     end = time.monotonic() + _WITHIN_S
     history = listings.history(reader, TENANT, run)
     while history is None or history.run.status not in {"COMPLETED", "STOPPED"}:
