@@ -4,6 +4,7 @@ import itertools
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import psycopg
@@ -29,6 +30,13 @@ hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 _numbers = itertools.count(1)
+
+
+@pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from tests.lanes import lanes
+
+    return lanes(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.fixture(scope="session")
