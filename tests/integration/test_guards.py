@@ -298,6 +298,18 @@ def test_a_run_that_is_neither_planning_nor_compensating_gets_no_call(
     assert born(planning) == "FP001"
 
 
+def test_what_a_run_proposes_as_it_stops_offsets_and_nothing_else_does(
+    planning: CallTarget,
+) -> None:
+    offsets = INSERT.replace("scope,", "scope, compensates,").replace("'s',", "'s', 'key',")
+    for status, statement in (("PLANNING", offsets), ("COMPENSATING", INSERT)):
+        planning.attack.put("runs", planning.run, status=status)
+        call = uuid7()
+        seq, _, _ = planning.attack.event(planning.run, call, "ToolProposalRecorded")
+        values = (TENANT, call, planning.run, "INTENT_RECORDED", False, 0, None, seq, "planner", 5, None)
+        assert planning.attack.attempt(statement, *values) == "FP001"
+
+
 def test_calls_are_never_deleted_or_truncated(target: CallTarget) -> None:
     assert target.attack.attempt("DELETE FROM fencepost.calls WHERE id = %s", target.call) == "42501"
     assert (
@@ -309,6 +321,7 @@ def test_calls_are_never_deleted_or_truncated(target: CallTarget) -> None:
 
 def test_one_effect_has_one_living_compensation(planning: CallTarget) -> None:
     statement = INSERT.replace("scope,", "scope, compensates,").replace("'s',", "'s', 'key',")
+    planning.attack.put("runs", planning.run, status="COMPENSATING")
     first, second = uuid7(), uuid7()
     values = ("INTENT_RECORDED", False, 0, None)
     seq, _, _ = planning.attack.event(planning.run, first, "ToolProposalRecorded")

@@ -7,8 +7,8 @@ from fencepost.clock import uuid7
 from fencepost.events import EventType
 from fencepost.ledger.guards.cancels import CANCEL_WRITES
 from fencepost.states import CALL_HOPS, RUN_HOPS
-from tests.integration.guards_bench import HELD, WORKER, CallTarget, presented
-from tests.integration.ledger_bench import TENANT
+from tests.integration.guards_bench import HELD, WORKER, CallTarget, attack, presented
+from tests.integration.ledger_bench import TENANT, Bench
 
 API = "fencepost_api"
 E = EventType
@@ -42,7 +42,7 @@ def test_of_all_moves_of_a_run_it_makes_those_of_a_cancel(target: CallTarget) ->
 
 def test_it_counts_nothing_in_a_run_without_a_word(target: CallTarget) -> None:
     seq, _, head = target.attack.event(target.run, target.call)
-    counted = {"effects": 1, "seq": seq, "head_hash": head}
+    counted = {"repairs": 1, "seq": seq, "head_hash": head}
     assert target.attack.update("runs", target.run, counted, WORKER) is None
     assert target.attack.update("runs", target.run, counted, API) == "FP002"
 
@@ -77,3 +77,115 @@ def test_it_takes_no_key_for_a_call_and_lets_go_of_what_is_cancelled(target: Cal
     assert (update(opened, WORKER), update(opened, API)) == (None, "FP002")
     target.put("CANCELLED")
     assert update("status = 'released'", API) is None
+
+
+# -- the outbox ------------------------------------------------------------------------------------------
+
+PUT_OFF = "UPDATE fencepost.outbox SET {} WHERE subject = %s"
+CHANGES = [
+    "due_at = '9999-01-01', publish_at = '9999-01-01', generation = generation + 1",
+    "publish_at = '9999-01-01'",
+    "publish_at = fencepost.now(), due_at = fencepost.now(), publish_count = 0, generation = generation + 1",
+    "queue = 'compensator', generation = generation + 1",
+    "worker = NULL, generation = generation + 1",
+    "takeovers = 99, generation = generation + 1",
+    "publish_count = 99",
+]
+
+
+def test_without_a_cancel_it_moves_no_row(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    bench.dispatch(run, call)
+    with attack(bench) as opened:
+        for subject in (run, call):
+            for change in CHANGES:
+                assert opened.attempt(PUT_OFF.format(change), subject, role=WORKER) != "42501", opened.said
+                assert opened.attempt(PUT_OFF.format(change), subject, role=API) == "FP002", change
+            assert (
+                opened.attempt("DELETE FROM fencepost.outbox WHERE subject = %s", subject, role=API)
+                == "FP002"
+            )
+            for column in ("failures = 0", "error = 'x'", "dead_at = fencepost.now()", "root = NULL"):
+                assert opened.attempt(PUT_OFF.format(column), subject, role=API) == "42501"
+        for kind in ("run", "call"):
+            new = INSERT_ROW.format(kind)
+            assert opened.attempt(new, TENANT, uuid7(), run, role=WORKER) is None
+            assert opened.attempt(new, TENANT, uuid7(), run, role=API) == "FP002"
+
+
+INSERT_ROW = """
+INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, takeovers, worker, fence,
+    publish_at, publish_count)
+VALUES (%s, %s, '{}', %s, 1, 'compensator', fencepost.now(), 0, NULL, 0, fencepost.now(), 0)
+"""
+OF_A_CANCEL: list[tuple[str, str, str | None]] = [
+    ("run", "queue = 'compensator', due_at = now, publish_at = now", None),
+    ("run", "queue = 'compensator', due_at = '9999-01-01', publish_at = '9999-01-01'", "FP002"),
+    ("run", "queue = 'compensator', due_at = now, publish_at = '9999-01-01'", "FP002"),
+    ("run", "queue = 'compensator', due_at = now, publish_at = now, publish_count = 1", "FP002"),
+    ("run", "queue = 'planner', due_at = now, publish_at = now", "FP002"),
+    ("run", "queue = 'compensator', due_at = now, publish_at = now, generation = generation + 3", "FP002"),
+    ("run", "queue = 'compensator', due_at = now, publish_at = now, worker = 'w'", "FP002"),
+    ("run", "queue = 'compensator', due_at = now, publish_at = now, fence = 7", "FP002"),
+    ("held", "due_at = now, publish_at = now", "FP002"),
+    ("child", "due_at = now, publish_at = now", None),
+    ("child", "due_at = '9999-01-01', publish_at = '9999-01-01'", "FP002"),
+    ("child", "due_at = now, publish_at = now, queue = 'dispatcher'", "FP002"),
+    ("other", "due_at = now, publish_at = now", "FP002"),
+    ("waiting", "due_at = now, publish_at = now", None),
+]
+
+
+def test_with_a_cancel_it_moves_what_that_moves_and_no_more(bench: Bench) -> None:
+    """The run was cancelled in this transaction; one of its calls is held, one has started a run, one is of
+    another run, and one waits for a key that was let go of.
+    """
+    run, other = bench.start(), bench.start()
+    order = bench.order()
+    held, child = bench.plan(run, ("wallet.debit", {"order": order}), ("wallet.note", {"order": order}))
+    elsewhere = bench.debit(other, bench.order())
+    waiting = bench.debit(bench.start(), order)
+    with attack(bench) as opened:
+        opened.put("runs", run, status="STOPPING", fence=6)
+        opened.put("calls", held, state="DISPATCHING", owner="w")
+        opened.put("calls", child, state="DISPATCHING", child=uuid7())
+        opened.put("calls", waiting, waits=True)
+        opened.force("UPDATE fencepost.outbox SET worker = 'w' WHERE subject = %s", held)
+        opened.force(
+            "UPDATE fencepost.outbox SET queue = 'reconciler', due_at = '9000-01-01' WHERE subject = %s",
+            child,
+        )
+        key = "(SELECT operation FROM fencepost.calls WHERE id = %s)"
+        opened.force(f"UPDATE fencepost.operations SET status = 'released' WHERE key = {key}", held)
+        before = opened.force("SELECT seq, head_hash FROM fencepost.runs WHERE id = %s", run)
+        cancelled = opened.event(
+            run, child
+        )  # before the first attempt: each is a transaction within this one
+        subjects = {"run": run, "held": held, "child": child, "other": elsewhere, "waiting": waiting}
+        for (seq, head), answer in ((before[0], "FP002"), ((cancelled[0], cancelled[2]), None)):
+            opened.put("runs", run, seq=seq, head_hash=head)
+            for name, change, code in OF_A_CANCEL:
+                said = PUT_OFF.format(_full(change))
+                wanted = code or (None if name == "waiting" else answer)
+                assert opened.attempt(said, subjects[name], role=API) == wanted, (name, change, opened.said)
+        opened.put("runs", run, unsettled=1)
+        later = "queue = 'compensator', due_at = '9999-01-01', publish_at = '9999-01-01'"
+        assert opened.attempt(PUT_OFF.format(_full(later)), run, role=API) is None, opened.said
+        gone = "DELETE FROM fencepost.outbox WHERE subject = %s"
+        assert {opened.attempt(gone, one, role=API) for one in subjects.values()} == {"FP002"}
+        opened.put("runs", run, status="STOPPED")
+        assert opened.attempt(gone, run, role=API) is None
+        opened.put("calls", child, state="CANCELLED")
+        assert opened.attempt(gone, child, role=API) == "FP002", "it was cancelled before"
+        opened.put("calls", child, version=cancelled[0])
+        assert opened.attempt(gone, child, role=API) is None
+
+
+def _full(change: str) -> str:
+    """The change of a row as `apply` writes it, but for what is told."""
+    whole = {"publish_count": "0", "takeovers": "0", "generation": "generation + 1"}
+    whole |= dict(part.split(" = ") for part in change.split(", "))
+    if whole["queue" if "queue" in whole else "due_at"] == "'compensator'":
+        whole = {"fence": "6", "worker": "NULL"} | whole
+    return ", ".join(f"{name} = {value.replace('now', 'now()')}" for name, value in whole.items())

@@ -16,11 +16,11 @@ from tests.integration.ledger_bench import TENANT, Bench
 
 INSERT = """
 INSERT INTO fencepost.events (tenant, run, seq, id, type, version, body, digest, principal, causation,
-    recorded_at, projection, prev_hash, hash)
-SELECT n.tenant, n.run, n.seq, coalesce(n.id, gen_random_uuid()), 'CancelRequested', 1, '{}', '', 'p', n.run,
-    now(), n.projection, n.prev_hash, n.hash
-FROM jsonb_to_recordset(%s::jsonb)
-    AS n (tenant text, run uuid, seq bigint, id uuid, projection text, prev_hash text, hash text)
+    recorded_at, projection, prev_hash, hash, call)
+SELECT n.tenant, n.run, n.seq, coalesce(n.id, gen_random_uuid()), coalesce(n.type, 'CancelRequested'), 1,
+    '{}', '', 'p', n.run, now(), n.projection, n.prev_hash, n.hash, n.call
+FROM jsonb_to_recordset(%s::jsonb) AS n (tenant text, run uuid, seq bigint, id uuid, type text,
+    projection text, prev_hash text, hash text, call uuid)
 """
 MOVE = "UPDATE fencepost.runs SET seq = %s, head_hash = %s, {} WHERE id = %s"
 PRESENTED = "presented_owner = 'next', presented_fence = fence + 1, fence = fence + 1, status = 'PLANNING'"
@@ -108,6 +108,26 @@ def test_what_follows_in_the_same_transaction_follows_the_run(history: History) 
 
 
 # -- at COMMIT -------------------------------------------------------------------------------------------
+
+
+def test_a_history_says_nothing_of_a_call_that_its_row_does_not_say(
+    module_bench: Bench, history: History
+) -> None:
+    calls = module_bench.sql("SELECT id FROM fencepost.calls WHERE run = %s", history.run)
+    said: Said = {"call": str(calls[0][0]), "type": "EvidenceFiled"}
+    first = [history.next(projection=None, **said), history.next(2)]
+    strange = [history.next(projection=None, **said | {"call": str(uuid7())}), history.next(2)]
+    connection = history.attack.connection
+    for events, version, refused in ((first, 1, False), (first, 0, True), (strange, 0, True)):
+        connection.execute("SAVEPOINT one")
+        connection.execute(INSERT, [psycopg.types.json.Jsonb(events)])
+        history.move(2)
+        if version:
+            moved = "UPDATE fencepost.calls SET version = %s WHERE id = %s"
+            connection.execute(moved, [history.seq + version, calls[0][0]])
+        assert (history.attack.attempt("SELECT 1", deferred=True) == "FP004") == refused
+        assert not refused or "a call has not moved to its event" in history.attack.said
+        connection.execute("ROLLBACK TO SAVEPOINT one")
 
 
 @pytest.mark.parametrize("role", [WORKER, OPERATOR, OWNER])

@@ -41,7 +41,7 @@ class Target:
     def __init__(self, planned: Planned, attack: Attack) -> None:
         self.run, self.call, self.version = planned
         self.attack = attack
-        self.seq, _, self.head = attack.event(self.run, self.call)
+        self.seq, _, self.head = attack.event(self.run, self.call, "HiddenRetrySeen")
         attack.put("calls", self.call, state="FAILED", owner="dispatcher", fence=3)
 
     def put(self, status: str, **columns: Any) -> None:

@@ -52,12 +52,19 @@ GROUNDING: Final = """
 CREATE VIEW fencepost.grounding AS
 SELECT e.tenant, e.run, e.seq, g.place, e.call, c.turn, c.label, c.tool, g.said ->> 'source' AS source,
     g.said ->> 'id' AS id, g.said ->> 'version' AS version, g.said ->> 'as_of' AS as_of,
-    coalesce((g.said ->> 'stale')::boolean, false) AS stale, e.recorded_at
+    coalesce((g.said ->> 'stale')::boolean, false) AS stale, e.recorded_at,
+    coalesce((e.body #>> '{ungrounded,left_out}')::bigint, 0) AS left_out,
+    e.body #>> '{ungrounded,unread}' AS unread
 FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
-    CROSS JOIN LATERAL json_array_elements(e.body -> 'grounds') WITH ORDINALITY AS g (said, place)
-WHERE e.type = 'ToolResultRecorded';
+    LEFT JOIN LATERAL json_array_elements(e.body -> 'grounds') WITH ORDINALITY AS g (said, place) ON true
+WHERE e.type IN ('ToolResultRecorded', 'ToolEffectReconciled')
+    AND (e.body -> 'grounds' IS NOT NULL OR e.body -> 'ungrounded' IS NOT NULL);
 """
-"""What results rest on, one row for a document or a version of memory; to be asked for a run."""
+"""What results rest on, one row for a document or a version of memory; to be asked for a run.
+
+`left_out` counts those of the same result that are not listed. A result whose grounds could not be told is
+one row without a source, with the reason in `unread`.
+"""
 
 MEMORY_GRANTS: Final = """
 GRANT INSERT ON fencepost.memory TO fencepost_worker;

@@ -200,9 +200,14 @@ GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.pay
     fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
     fencepost.allowances, fencepost.epochs, fencepost.policies, fencepost.principals, fencepost.delegations,
     fencepost.withdrawn TO fencepost_api;
-GRANT INSERT ON fencepost.events, fencepost.outbox TO fencepost_api;
-GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.allowances
-    TO fencepost_api;
+GRANT INSERT ON fencepost.events TO fencepost_api;
+GRANT INSERT (tenant, subject, kind, run, generation, queue, due_at, takeovers, worker, fence, root,
+    publish_at, publish_count) ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations TO fencepost_api;
+GRANT UPDATE (generation, queue, due_at, takeovers, worker, fence, publish_at, publish_count)
+    ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE (used_count, used_minor, event, presented_events, limit_count, limit_minor, currency)
+    ON fencepost.allowances TO fencepost_api;
 GRANT DELETE ON fencepost.outbox TO fencepost_api;
 GRANT UPDATE (last_used_at) ON fencepost.api_tokens TO fencepost_api;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_api;

@@ -19,7 +19,8 @@ from fencepost.ledger.guards.allowances import GUARD_ALLOWANCES
 from fencepost.ledger.guards.api import GUARD_API
 from fencepost.ledger.guards.authority import GUARD_AUTHORITY
 from fencepost.ledger.guards.calls import GUARD_CALLS
-from fencepost.ledger.guards.children import START_CHILDREN
+from fencepost.ledger.guards.cancels import GUARD_CANCELS
+from fencepost.ledger.guards.children import GUARD_CHILDREN, START_CHILDREN
 from fencepost.ledger.guards.epochs import GUARD_EPOCHS
 from fencepost.ledger.guards.history import GUARD_HISTORY
 from fencepost.ledger.guards.keys import GUARD_KEYS
@@ -46,12 +47,14 @@ GUARDS = (
     GUARD_RUNS,
     GUARD_KEYS,
     GUARD_OUTBOX,
+    GUARD_CANCELS,
     GUARD_WORKERS,
     GUARD_HISTORY,
     GUARD_EPOCHS,
     GUARD_AUTHORITY,
     GUARD_ALLOWANCES,
     START_CHILDREN,
+    GUARD_CHILDREN,
     GUARD_API,
     GUARD_MEMORY,
 )

@@ -23,7 +23,8 @@ _BORN = f"""
                 USING ERRCODE = 'FP001';
         END IF;
 {BORN_APPROVAL.strip(chr(10))}
-        IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
+        -- What offsets an effect is proposed by a run that stops, and nothing else is.
+        IF run_status <> (CASE WHEN NEW.compensates IS NULL THEN 'PLANNING' ELSE 'COMPENSATING' END) THEN
             RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
         END IF;
         IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = NEW.version
@@ -131,6 +132,13 @@ _PRESENTED = f"""
         IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
             RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
+        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested'
+           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'RepairRequested') THEN
+            RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
            AND OLD.state NOT IN ({words(CALL_UNSETTLED)}) THEN
@@ -154,6 +162,14 @@ _ATTEMPTS = """
                     AND e.worker = by_owner AND e.fence = by_fence)) THEN
                 RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
                     USING ERRCODE = 'FP004';
+            END IF;
+            -- Nothing is sent for the first time but by a run that goes on, and none that outlives it (I10).
+            IF OLD.state = 'INTENT_RECORDED' AND (
+                run_status <> CASE WHEN NEW.compensates IS NULL THEN 'ACTING' ELSE 'COMPENSATING' END
+                OR (NEW.compensates IS NULL AND OLD.in_flight_until IS NULL
+                    AND NEW.in_flight_until > run_deadline)) THEN
+                RAISE EXCEPTION 'call %: its run is % until %, and sends nothing', NEW.id, run_status,
+                    run_deadline USING ERRCODE = 'FP001';
             END IF;
             -- What is sent again is what the event of the first attempt says was sent.
             IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
@@ -259,7 +275,7 @@ _DOUBT = f"""
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
         IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
-            (via = 'term' OR NEW.effect = 'read') AND (
+            (via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
                 OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
@@ -298,7 +314,10 @@ _PROOF = f"""
                         AND e.seq < NEW.version
                         AND (e.run, e.call) IS NOT DISTINCT FROM (NEW.run, NEW.id);
             END IF;
-            IF NEW.reused OR (CASE said.type
+            IF NEW.reused OR (CASE
+                -- The run that it has started goes on, whatever anybody says.
+                WHEN OLD.child IS NOT NULL AND said.type NOT IN ('ChildRunSettled', 'RepairDecided')
+                    THEN false ELSE CASE said.type
                 WHEN 'ToolResultRecorded' THEN via = 'term' AND OLD.state = 'DISPATCHING'
                     AND NEW.state = 'SUCCEEDED' AND (said.attempt, said.worker, said.fence)
                         IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
@@ -314,7 +333,7 @@ _PROOF = f"""
                 WHEN 'RepairDecided' THEN via = 'repair' AND said.body ->> 'to' = NEW.state
 {NOT_DENIED.strip(chr(10))}
 {SETTLED.strip(chr(10))}
-                ELSE false END) IS NOT TRUE THEN
+                ELSE false END END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
                     NEW.state USING ERRCODE = 'FP003';
             END IF;
@@ -327,6 +346,7 @@ DECLARE
     run_status text;
     run_owner text;
     run_fence bigint;
+    run_deadline timestamptz;
     by_owner text;
     by_fence bigint;
     by_version bigint;
@@ -353,7 +373,7 @@ BEGIN
     NEW.presented_version := NULL;
     NEW.presented_office := NULL;
     -- The run's lock serialises every change of its calls with its completion.
-    SELECT status, owner, fence INTO run_status, run_owner, run_fence
+    SELECT status, owner, fence, deadline INTO run_status, run_owner, run_fence, run_deadline
         FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
     IF TG_OP = 'INSERT' THEN
 {_BORN.rstrip()}

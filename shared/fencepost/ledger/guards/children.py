@@ -1,10 +1,23 @@
 """How a run of a call comes into the ledger: made by Postgres from its parent, its call and the event that
-names it. Nobody but a producer's own function and this one inserts runs.
+names it. Nobody but a producer's own function and this one inserts runs; and at COMMIT its call names it, and
+its parent holds a slice for it that is no more than there is.
 """
 
 from __future__ import annotations
 
+import json
+from typing import Final
+
+from fencepost.budgets import Budget
 from fencepost.runrequest import OF_CALLS
+from fencepost.slices import SHARED
+
+_USUAL: Final = json.dumps({name: limit for name, limit in Budget().to_json().items() if limit is not None})
+_SHARED: Final = ", ".join(f"'{name}'" for name in SHARED)
+_PIECE: Final = ", ".join(
+    f"'{name}', has -> '{name}'" if name != "children" else "'children', (has ->> 'children')::bigint + 1"
+    for name in SHARED
+)
 
 START_CHILDREN = """
 CREATE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
@@ -63,9 +76,51 @@ REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
 """.replace("@OF_CALLS@", OF_CALLS)
 
+GUARD_CHILDREN = f"""
+CREATE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    above record;
+    may jsonb;
+    has jsonb;
+    piece jsonb;
+BEGIN
+    -- Judged at COMMIT: the run is made before its call and its parent are written, which say so.
+    SELECT c.child, c.state, c.compensates, r.request, r.below::jsonb AS below, jsonb_build_object(
+            'turns', r.requests, 'calls', r.calls, 'attempts', r.attempts,
+            'tokens', r.tokens + r.held_tokens, 'cost', r.cost + r.held_cost) AS own INTO above
+        FROM fencepost.calls c JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        WHERE c.id = NEW.parent_call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.parent;
+    IF (above.child, above.state) IS DISTINCT FROM (NEW.id, 'DISPATCHING') THEN
+        RAISE EXCEPTION 'run %: the call that starts it does not name it', NEW.id USING ERRCODE = 'FP004';
+    END IF;
+    IF above.compensates IS NOT NULL THEN
+        RETURN NULL;  -- what offsets an effect is held back by no budget
+    END IF;
+    may := '{_USUAL}' || jsonb_strip_nulls(above.request -> 'budget');
+    has := '{_USUAL}' || jsonb_strip_nulls(NEW.request -> 'budget');
+    piece := above.below -> 'held' -> NEW.parent_call::text;
+    IF piece IS DISTINCT FROM jsonb_strip_nulls(jsonb_build_object({_PIECE})) THEN
+        RAISE EXCEPTION 'run %: its parent holds another slice for it', NEW.id USING ERRCODE = 'FP004';
+    END IF;
+    IF (has ->> 'depth')::bigint >= (may ->> 'depth')::bigint OR EXISTS (
+        SELECT 1 FROM unnest(ARRAY[{_SHARED}]) AS n (name)
+        WHERE may -> name IS NOT NULL AND (piece -> name IS NULL OR ((piece ->> name)::bigint > 0
+            AND (may ->> name)::bigint < coalesce((above.own ->> name)::bigint, 0)
+                + coalesce((above.below -> 'used' ->> name)::bigint, 0)
+                + (SELECT coalesce(sum((h.value ->> name)::bigint), 0)
+                    FROM jsonb_each(above.below -> 'held') AS h)))) THEN
+        RAISE EXCEPTION 'run %: its slice is more than is left of its parent''s budget', NEW.id
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
+END $$;
+CREATE CONSTRAINT TRIGGER guard_child AFTER INSERT ON fencepost.runs DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.parent_call IS NOT NULL) EXECUTE FUNCTION fencepost.guard_child();
+"""
+
 # A call's run is started with its first attempt, and what it says then never changes.
 CHILD = """
-        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL
+        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL AND NEW.attempts > OLD.attempts
             AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                 AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
                 AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
@@ -103,7 +158,9 @@ SETTLED = """
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
                     AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
-                        AND r.id = OLD.child AND r.open = 0
+                        AND r.id = OLD.child AND r.open = 0 AND NOT EXISTS (
+                            SELECT 1 FROM fencepost.calls k WHERE k.run = r.id
+                            AND k.tenant IS NOT DISTINCT FROM r.tenant AND k.live)
                         AND coalesce((said.body ->> 'unknown')::bigint, 0) = r.unknowns AND CASE r.status
                             WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
                                 AND NEW.result IS NOT DISTINCT FROM r.result

@@ -53,6 +53,15 @@ BEGIN
             WHERE r.tenant = NEW.tenant AND r.id = NEW.run AND r.seq >= NEW.seq) THEN
         RAISE EXCEPTION 'run %: it has not moved to its event %', NEW.run, NEW.seq USING ERRCODE = 'FP004';
     END IF;
+    -- Nor is anything said of a call that its row does not say: of each the newest event is its version.
+    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+            AND e.seq <= NEW.seq AND e.call IS NOT NULL AND e.seq > (
+                SELECT coalesce(max(p.seq), 0) FROM fencepost.events p WHERE p.run = NEW.run
+                AND p.tenant = NEW.tenant AND p.seq < NEW.seq AND p.projection IS NOT NULL)
+            AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = e.call AND c.tenant = e.tenant
+                AND c.run IS NOT DISTINCT FROM e.run AND c.version >= e.seq)) THEN
+        RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
+    END IF;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER guard_head AFTER INSERT ON fencepost.events DEFERRABLE INITIALLY DEFERRED

@@ -175,14 +175,20 @@ CREATE TRIGGER guard_operation BEFORE INSERT OR UPDATE OR DELETE ON fencepost.op
 
 CREATE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    -- Judged at COMMIT, when the key is written too: two calls cannot both hold one resource.
-    IF NOT EXISTS (SELECT 1 FROM fencepost.operations o WHERE o.key = NEW.resource AND o.tenant = NEW.tenant
-            AND o.resource AND o.call = NEW.id AND o.status = 'open') THEN
+    -- Judged at COMMIT, when the keys are written too: two calls cannot both hold one.
+    IF NEW.resource IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o
+            WHERE o.key = NEW.resource AND o.tenant = NEW.tenant AND o.resource AND o.call = NEW.id
+            AND o.status = 'open') THEN
         RAISE EXCEPTION 'call %: sent without holding what it sets', NEW.id USING ERRCODE = 'FP003';
+    END IF;
+    IF NEW.operation IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o
+            WHERE o.key = NEW.operation AND o.tenant = NEW.tenant AND o.call = NEW.id AND o.status = 'open'
+            AND o.first_sent_at IS NOT NULL) THEN
+        RAISE EXCEPTION 'call %: sent without holding its key', NEW.id USING ERRCODE = 'FP003';
     END IF;
     RETURN NULL;
 END $$;
 CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW WHEN (NEW.resource IS NOT NULL AND NEW.state = 'DISPATCHING')
+    FOR EACH ROW WHEN (NEW.state = 'DISPATCHING' AND (NEW.resource IS NOT NULL OR NEW.operation IS NOT NULL))
     EXECUTE FUNCTION fencepost.guard_setter();
 """

@@ -3,18 +3,46 @@
 `write_memory` takes the lock of its slot first and holds it until its COMMIT can be seen, also while that
 waits for a standby. `written_memory` tells what an operation wrote only while it has that lock: so it has
 seen every write of the slot that ever began, and those that are yet to begin are refused after their time.
+
+A database that holds runs is a ledger: there what is written is what a call of it asks for whose attempt is
+under way. Where there are none, memory is kept for a ledger elsewhere, and Postgres takes its workers' word.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-_SLOT: Final = "hashtextextended(jsonb_build_array(p_tenant, p_space, p_key)::text, 0)"
+
+def _slot(tenant: str, space: str, key: str) -> str:
+    return f"hashtextextended(jsonb_build_array({tenant}, {space}, {key})::text, 0)"
+
+
+_SLOT: Final = _slot("p_tenant", "p_space", "p_key")
+
+# Arguments are canonical text, and so is a value: `->` gives it as it stands there.
+_ASKED: Final = """
+        SELECT 1 FROM fencepost.calls c
+            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant = c.tenant
+            JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        WHERE c.id = NEW.call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.run
+            AND c.operation IS NOT DISTINCT FROM NEW.operation AND o.call = c.id AND o.status = 'open'
+            AND c.state = 'DISPATCHING' AND c.owner IS NOT NULL AND c.in_flight_until > fencepost.now()
+            AND c.tool = NEW.space || CASE WHEN NEW.restores IS NULL THEN '.write' ELSE '.restore' END
+            AND c.arguments::json ->> 'key' = NEW.key AND CASE WHEN NEW.restores IS NULL
+                THEN (c.arguments::json ->> 'expected')::bigint = NEW.version - 1
+                    AND (c.arguments::json -> 'value')::text = NEW.value
+                ELSE (c.arguments::json ->> 'to')::bigint = NEW.restores END
+            -- What its run learns while the attempt is under way was not known to who asked.
+            AND (NEW.untrusted OR r.tainted IS NULL OR r.tainted > (
+                SELECT max(e.seq) FROM fencepost.events e WHERE e.run = c.run AND e.tenant = c.tenant
+                AND e.call IS NOT DISTINCT FROM c.id AND e.type = 'ToolAttemptStarted'))
+"""
 
 GUARD_MEMORY: Final = f"""
 CREATE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
+    was fencepost.memory;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'memory is append-only: a version''s value may be erased, its row stays'
@@ -32,6 +60,7 @@ BEGIN
         NEW.erased_at := fencepost.now();
         RETURN NEW;
     END IF;
+    PERFORM pg_advisory_xact_lock({_slot("NEW.tenant", "NEW.space", "NEW.key")});
     SELECT max(m.version) INTO newest FROM fencepost.memory m
     WHERE m.tenant = NEW.tenant AND m.space = NEW.space AND m.key = NEW.key;
     IF NEW.version <> coalesce(newest, 0) + 1 OR NEW.erased_at IS NOT NULL OR NEW.operation = ''
@@ -39,6 +68,19 @@ BEGIN
        OR (NEW.value IS NULL) <> (NEW.absent) THEN
         RAISE EXCEPTION 'version % of %: it comes after version %, with a value or restoring none',
             NEW.version, NEW.key, coalesce(newest, 0) USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.restores > 0 THEN
+        SELECT * INTO was FROM fencepost.memory m WHERE m.tenant = NEW.tenant AND m.space = NEW.space
+            AND m.key = NEW.key AND m.version = NEW.restores;
+    END IF;
+    IF NEW.restores IS NOT NULL AND (was.erased_at IS NOT NULL OR (was.untrusted AND NOT NEW.untrusted)
+           OR (NEW.value, NEW.absent) IS DISTINCT FROM (was.value, coalesce(was.absent, true))) THEN
+        RAISE EXCEPTION 'version % of %: it is not what version % was', NEW.version, NEW.key, NEW.restores
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF NOT EXISTS ({_ASKED.strip()}) AND EXISTS (SELECT 1 FROM fencepost.runs) THEN
+        RAISE EXCEPTION 'version % of %: no attempt that is under way asks for it', NEW.version, NEW.key
+            USING ERRCODE = 'FP002';
     END IF;
     NEW.written_at := fencepost.now();
     RETURN NEW;

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fencepost.ledger.guards.below import BELOW
 from fencepost.ledger.guards.cancels import only_cancels
+from fencepost.ledger.guards.counts import COUNTED, COUNTS
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
@@ -28,9 +29,9 @@ _UNCHANGING = f"""
             END IF;
             RETURN NEW;
         END IF;
-        SELECT e.call INTO head FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
-            AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL;
-        IF NOT FOUND OR NEW.seq < OLD.seq THEN
+        IF NEW.seq < OLD.seq OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
+                AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL) THEN
             RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF NEW.fence < OLD.fence THEN
@@ -51,18 +52,13 @@ _UNCHANGING = f"""
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        -- A question that a provider has turned away unread is none, with the event that says so.
-        IF NEW.turn < OLD.turn OR (NEW.requests < OLD.requests AND NEW.requests < OLD.requests - (
-                SELECT count(*) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
-                AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
-           OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
-           OR NEW.bytes < OLD.bytes OR NEW.written < OLD.written THEN
+        IF NEW.turn < OLD.turn THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
         SELECT coalesce(sum((e.body #>> '{{spent,tokens}}')::bigint) FILTER (WHERE of_models), 0) AS tokens,
                coalesce(sum((e.body #>> '{{spent,cost}}')::bigint) FILTER (WHERE of_models), 0) AS cost,
+{COUNTED.strip(chr(10))}
                count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
                bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
         FROM fencepost.events e CROSS JOIN LATERAL (
@@ -80,6 +76,7 @@ _UNCHANGING = f"""
             RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
+{COUNTS.strip(chr(10))}
 {BELOW.strip(chr(10))}
 """
 
@@ -155,9 +152,9 @@ DECLARE
     by_office text;
     by_call uuid;
     via text;
-    head uuid;
     asked record;
     holds record;
+    settled record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
@@ -184,8 +181,8 @@ BEGIN
     END IF;
 {only_cancels("run").strip(chr(10))}
 {_UNCHANGING.strip(chr(10))}
-    -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
+    -- Events of its calls count in a run without a word; everything else is presented.
+    IF asked.own OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
             NEW.fence, NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
             NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner,

@@ -61,9 +61,14 @@ GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.pay
     fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
     fencepost.allowances, fencepost.epochs, fencepost.policies, fencepost.principals, fencepost.delegations,
     fencepost.withdrawn TO fencepost_api;
-GRANT INSERT ON fencepost.events, fencepost.outbox TO fencepost_api;
-GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations, fencepost.outbox, fencepost.allowances
-    TO fencepost_api;
+GRANT INSERT ON fencepost.events TO fencepost_api;
+GRANT INSERT (tenant, subject, kind, run, generation, queue, due_at, takeovers, worker, fence, root,
+    publish_at, publish_count) ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations TO fencepost_api;
+GRANT UPDATE (generation, queue, due_at, takeovers, worker, fence, publish_at, publish_count)
+    ON fencepost.outbox TO fencepost_api;
+GRANT UPDATE (used_count, used_minor, event, presented_events, limit_count, limit_minor, currency)
+    ON fencepost.allowances TO fencepost_api;
 GRANT DELETE ON fencepost.outbox TO fencepost_api;
 GRANT UPDATE (last_used_at) ON fencepost.api_tokens TO fencepost_api;
 REVOKE SELECT ON fencepost.api_tokens FROM fencepost_worker, fencepost_reader;
@@ -103,13 +108,22 @@ CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.memory
 CREATE VIEW fencepost.grounding AS
 SELECT e.tenant, e.run, e.seq, g.place, e.call, c.turn, c.label, c.tool, g.said ->> 'source' AS source,
     g.said ->> 'id' AS id, g.said ->> 'version' AS version, g.said ->> 'as_of' AS as_of,
-    coalesce((g.said ->> 'stale')::boolean, false) AS stale, e.recorded_at
+    coalesce((g.said ->> 'stale')::boolean, false) AS stale, e.recorded_at,
+    coalesce((e.body #>> '{ungrounded,left_out}')::bigint, 0) AS left_out,
+    e.body #>> '{ungrounded,unread}' AS unread
 FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
-    CROSS JOIN LATERAL json_array_elements(e.body -> 'grounds') WITH ORDINALITY AS g (said, place)
-WHERE e.type = 'ToolResultRecorded';
+    LEFT JOIN LATERAL json_array_elements(e.body -> 'grounds') WITH ORDINALITY AS g (said, place) ON true
+WHERE e.type IN ('ToolResultRecorded', 'ToolEffectReconciled')
+    AND (e.body -> 'grounds' IS NOT NULL OR e.body -> 'ungrounded' IS NOT NULL);
 GRANT SELECT ON fencepost.memory, fencepost.grounding TO fencepost_worker, fencepost_operator, fencepost_reader;
 GRANT INSERT ON fencepost.memory TO fencepost_worker;
 GRANT UPDATE (value, erased_at, erased_by, erased_reason) ON fencepost.memory TO fencepost_operator;
+
+-- What is sent holds its key as well as what it sets.
+DROP TRIGGER guard_setter ON fencepost.calls;
+CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.state = 'DISPATCHING' AND (NEW.resource IS NOT NULL OR NEW.operation IS NOT NULL))
+    EXECUTE FUNCTION fencepost.guard_setter();
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
@@ -118,6 +132,7 @@ DECLARE
     run_status text;
     run_owner text;
     run_fence bigint;
+    run_deadline timestamptz;
     by_owner text;
     by_fence bigint;
     by_version bigint;
@@ -144,7 +159,7 @@ BEGIN
     NEW.presented_version := NULL;
     NEW.presented_office := NULL;
     -- The run's lock serialises every change of its calls with its completion.
-    SELECT status, owner, fence INTO run_status, run_owner, run_fence
+    SELECT status, owner, fence, deadline INTO run_status, run_owner, run_fence, run_deadline
         FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
     IF TG_OP = 'INSERT' THEN
 
@@ -168,7 +183,8 @@ BEGIN
             RAISE EXCEPTION 'call %: nobody was asked to approve it like this', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
-        IF run_status NOT IN ('PLANNING', 'COMPENSATING') THEN
+        -- What offsets an effect is proposed by a run that stops, and nothing else is.
+        IF run_status <> (CASE WHEN NEW.compensates IS NULL THEN 'PLANNING' ELSE 'COMPENSATING' END) THEN
             RAISE EXCEPTION 'call %: its run is %', NEW.id, run_status USING ERRCODE = 'FP001';
         END IF;
         IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = NEW.version
@@ -286,6 +302,13 @@ BEGIN
         IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
             RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
+        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested'
+           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                AND e.type = 'RepairRequested') THEN
+            RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
            AND OLD.state NOT IN ('DISPATCHING', 'UNKNOWN') THEN
@@ -304,6 +327,14 @@ BEGIN
                     AND e.worker = by_owner AND e.fence = by_fence)) THEN
                 RAISE EXCEPTION 'call %: nobody started attempt % under this term', NEW.id, NEW.attempts
                     USING ERRCODE = 'FP004';
+            END IF;
+            -- Nothing is sent for the first time but by a run that goes on, and none that outlives it (I10).
+            IF OLD.state = 'INTENT_RECORDED' AND (
+                run_status <> CASE WHEN NEW.compensates IS NULL THEN 'ACTING' ELSE 'COMPENSATING' END
+                OR (NEW.compensates IS NULL AND OLD.in_flight_until IS NULL
+                    AND NEW.in_flight_until > run_deadline)) THEN
+                RAISE EXCEPTION 'call %: its run is % until %, and sends nothing', NEW.id, run_status,
+                    run_deadline USING ERRCODE = 'FP001';
             END IF;
             -- What is sent again is what the event of the first attempt says was sent.
             IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
@@ -331,7 +362,7 @@ BEGIN
             RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
-        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL
+        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL AND NEW.attempts > OLD.attempts
             AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                 AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
                 AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
@@ -452,7 +483,7 @@ BEGIN
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
         IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
-            (via = 'term' OR NEW.effect = 'read') AND (
+            (via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
                 OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
@@ -487,7 +518,10 @@ BEGIN
                         AND e.seq < NEW.version
                         AND (e.run, e.call) IS NOT DISTINCT FROM (NEW.run, NEW.id);
             END IF;
-            IF NEW.reused OR (CASE said.type
+            IF NEW.reused OR (CASE
+                -- The run that it has started goes on, whatever anybody says.
+                WHEN OLD.child IS NOT NULL AND said.type NOT IN ('ChildRunSettled', 'RepairDecided')
+                    THEN false ELSE CASE said.type
                 WHEN 'ToolResultRecorded' THEN via = 'term' AND OLD.state = 'DISPATCHING'
                     AND NEW.state = 'SUCCEEDED' AND (said.attempt, said.worker, said.fence)
                         IS NOT DISTINCT FROM (NEW.attempts, by_owner, by_fence)
@@ -510,14 +544,16 @@ BEGIN
                     AND (said.worker, said.fence) IS NOT DISTINCT FROM (by_owner, by_fence)
                     AND said.body ->> 'to' = NEW.state AND said.body ->> 'child' = OLD.child::text
                     AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant
-                        AND r.id = OLD.child AND r.open = 0
+                        AND r.id = OLD.child AND r.open = 0 AND NOT EXISTS (
+                            SELECT 1 FROM fencepost.calls k WHERE k.run = r.id
+                            AND k.tenant IS NOT DISTINCT FROM r.tenant AND k.live)
                         AND coalesce((said.body ->> 'unknown')::bigint, 0) = r.unknowns AND CASE r.status
                             WHEN 'COMPLETED' THEN NEW.state = 'SUCCEEDED'
                                 AND NEW.result IS NOT DISTINCT FROM r.result
                             WHEN 'STOPPED' THEN (NEW.state = 'FAILED') = ((r.effects, r.unknowns) = (0, 0))
                                 AND (NEW.state = 'FAILED' OR NEW.compensates IS NULL)
                             ELSE false END)
-                ELSE false END) IS NOT TRUE THEN
+                ELSE false END END) IS NOT TRUE THEN
                 RAISE EXCEPTION 'call %: % only by a proof of its own, written in this change', NEW.id,
                     NEW.state USING ERRCODE = 'FP003';
             END IF;
@@ -534,9 +570,9 @@ DECLARE
     by_office text;
     by_call uuid;
     via text;
-    head uuid;
     asked record;
     holds record;
+    settled record;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
@@ -583,9 +619,9 @@ BEGIN
             END IF;
             RETURN NEW;
         END IF;
-        SELECT e.call INTO head FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
-            AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL;
-        IF NOT FOUND OR NEW.seq < OLD.seq THEN
+        IF NEW.seq < OLD.seq OR NOT EXISTS (
+                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
+                AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL) THEN
             RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
         END IF;
         IF NEW.fence < OLD.fence THEN
@@ -606,18 +642,21 @@ BEGIN
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        -- A question that a provider has turned away unread is none, with the event that says so.
-        IF NEW.turn < OLD.turn OR (NEW.requests < OLD.requests AND NEW.requests < OLD.requests - (
-                SELECT count(*) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'ModelOutcomeUnknown'
-                AND e.body ->> 'taken' = 'false')) OR NEW.calls < OLD.calls
-           OR NEW.attempts < OLD.attempts OR NEW.tokens < OLD.tokens OR NEW.cost < OLD.cost
-           OR NEW.bytes < OLD.bytes OR NEW.written < OLD.written THEN
+        IF NEW.turn < OLD.turn THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
         -- What models use and hold moves by what the events of this change say, and by nothing else.
         SELECT coalesce(sum((e.body #>> '{spent,tokens}')::bigint) FILTER (WHERE of_models), 0) AS tokens,
                coalesce(sum((e.body #>> '{spent,cost}')::bigint) FILTER (WHERE of_models), 0) AS cost,
+               count(*) FILTER (WHERE e.type = 'ToolAttemptStarted') AS attempts,
+               count(*) FILTER (WHERE e.type = 'ToolProposalRecorded') AS calls,
+               -- A question that a provider has turned away unread is none.
+               count(*) FILTER (WHERE e.type = 'ModelRequestStarted') - count(*) FILTER (
+                   WHERE e.type = 'ModelOutcomeUnknown' AND e.body ->> 'taken' = 'false') AS requests,
+               coalesce(sum(octet_length(e.body::text)) FILTER (
+                   WHERE e.version >= 2), 0) AS bytes,
+               max(e.version) AS written, bool_or(e.call IS NULL) AS own,
+               bool_or(e.call IS NOT NULL AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS settle,
                count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
                bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
         FROM fencepost.events e CROSS JOIN LATERAL (
@@ -634,6 +673,36 @@ BEGIN
            <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost, holds.tokens, holds.cost) THEN
             RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
                 USING ERRCODE = 'FP004';
+        END IF;
+        IF (NEW.attempts, NEW.calls, NEW.requests, NEW.bytes, NEW.written)
+           <> (OLD.attempts + asked.attempts, OLD.calls + asked.calls, OLD.requests + asked.requests,
+               OLD.bytes + asked.bytes, greatest(OLD.written, asked.written)) THEN
+            RAISE EXCEPTION 'run %: what it has used moves with the events of that', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF asked.settle OR (NEW.effects, NEW.unknowns) <> (OLD.effects, OLD.unknowns) THEN
+            SELECT coalesce(sum(((m.became = 'SUCCEEDED')::int - (m.was = 'SUCCEEDED')::int) * m.sign)
+                       FILTER (WHERE m.acts AND NOT m.reused), 0) AS effects,
+                   coalesce(sum((m.became = 'ACCEPTED_UNKNOWN' AND m.version >= 2)::int
+                       - (m.was = 'ACCEPTED_UNKNOWN')::int) FILTER (WHERE m.acts), 0)
+                       + coalesce(sum(m.told), 0) AS unknowns,
+                   coalesce(bool_or(m.written > OLD.seq), false) AS early INTO settled
+            FROM (SELECT s.*,
+                    coalesce(lag(s.became) OVER (PARTITION BY s.call ORDER BY s.seq), s.stood) AS was
+                FROM (SELECT e.call, e.seq, e.version, c.effect <> 'read' AS acts, c.reused, c.state AS stood,
+                        c.version AS written, CASE WHEN c.compensates IS NULL THEN 1 ELSE -1 END AS sign,
+                        CASE e.type WHEN 'ToolResultRecorded' THEN 'SUCCEEDED'
+                            WHEN 'RepairRequested' THEN 'NEEDS_REPAIR' WHEN 'ResultReused' THEN 'REUSED'
+                            ELSE e.body ->> 'to' END AS became,
+                        CASE e.type WHEN 'ChildRunSettled' THEN (e.body ->> 'unknown')::bigint END AS told
+                    FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                    WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
+                        AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS s) AS m;
+            IF settled.early OR (NEW.effects, NEW.unknowns)
+                    <> (OLD.effects + settled.effects, greatest(OLD.unknowns + settled.unknowns, 0)) THEN
+                RAISE EXCEPTION 'run %: what its calls have done counts with the events that say so', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
         IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'CallDetached', 'ChildRunSettled', 'ChildRunStarted', 'ModelResponseRecorded', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')) THEN
@@ -661,8 +730,8 @@ BEGIN
             RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-    -- A call's outcome counts in its run without a word; everything else is presented.
-    IF head IS NULL OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
+    -- Events of its calls count in a run without a word; everything else is presented.
+    IF asked.own OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
             NEW.fence, NEW.result, NEW.preview, NEW.turn, NEW.requests, NEW.calls, NEW.failures, NEW.outages,
             NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.markers)
        IS DISTINCT FROM (OLD.planner_version, OLD.status, OLD.stop_reason, OLD.stop_detail, OLD.owner,
@@ -881,6 +950,22 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Judged at COMMIT, when the keys are written too: two calls cannot both hold one.
+    IF NEW.resource IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o
+            WHERE o.key = NEW.resource AND o.tenant = NEW.tenant AND o.resource AND o.call = NEW.id
+            AND o.status = 'open') THEN
+        RAISE EXCEPTION 'call %: sent without holding what it sets', NEW.id USING ERRCODE = 'FP003';
+    END IF;
+    IF NEW.operation IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o
+            WHERE o.key = NEW.operation AND o.tenant = NEW.tenant AND o.call = NEW.id AND o.status = 'open'
+            AND o.first_sent_at IS NOT NULL) THEN
+        RAISE EXCEPTION 'call %: sent without holding its key', NEW.id USING ERRCODE = 'FP003';
+    END IF;
+    RETURN NULL;
+END $$;
+
 CREATE OR REPLACE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
@@ -907,6 +992,57 @@ BEGIN
     RETURN NEW;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_outbox_api() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    placed fencepost.outbox := coalesce(NEW, OLD);
+    of_run record;
+    of_call record;
+    before fencepost.outbox;
+    may boolean;
+BEGIN
+    SELECT r.*, EXISTS (SELECT 1 FROM fencepost.events e
+            WHERE e.run = r.id AND e.tenant = r.tenant AND e.seq = r.seq
+            AND e.xmin = pg_current_xact_id()::xid) AS moved INTO of_run FROM fencepost.runs r
+        WHERE r.id = placed.run AND r.tenant = placed.tenant;
+    SELECT c.*, EXISTS (SELECT 1 FROM fencepost.events e
+            WHERE e.run = c.run AND e.tenant = c.tenant AND e.seq = c.version
+            AND e.xmin = pg_current_xact_id()::xid) AS moved INTO of_call FROM fencepost.calls c
+        WHERE c.id = placed.subject AND c.tenant = placed.tenant;
+    IF TG_OP = 'DELETE' THEN
+        may := CASE OLD.kind WHEN 'run' THEN of_run.moved AND of_run.status = 'STOPPED'
+            ELSE of_call.moved AND of_call.state = 'CANCELLED' END;
+    ELSE
+        SELECT * INTO before FROM fencepost.outbox o WHERE o.subject = NEW.subject AND o.tenant = NEW.tenant;
+        may := NEW.worker IS NULL AND NEW.publish_at = NEW.due_at AND NEW.publish_count = 0
+            AND NEW.root IS NOT DISTINCT FROM of_run.root AND NEW.generation <= coalesce(
+                before.generation + 2, of_run.seq) AND NEW.generation > coalesce(before.generation, 0)
+            AND CASE NEW.kind
+            WHEN 'run' THEN of_run.moved AND NEW.subject = NEW.run AND NEW.queue = 'compensator'
+                AND (NEW.takeovers, NEW.fence) = (0, of_run.fence) AND CASE of_run.status
+                    WHEN 'STOPPING' THEN of_run.unsettled > 0 OR NEW.due_at <= fencepost.now()
+                    WHEN 'COMPENSATING' THEN of_run.open > of_run.repairs OR NEW.due_at <= fencepost.now() END
+            ELSE NEW.run = of_call.run AND NEW.due_at <= fencepost.now() AND before.worker IS NULL
+                AND (NEW.queue, NEW.takeovers, NEW.fence) = (before.queue, before.takeovers, before.fence)
+                AND (of_call.child IS NOT NULL AND (of_run.moved OR EXISTS (SELECT 1 FROM fencepost.runs r
+                        WHERE r.id = of_call.child AND r.tenant = of_call.tenant AND EXISTS (SELECT 1 FROM fencepost.events e
+            WHERE e.run = r.id AND e.tenant = r.tenant AND e.seq = r.seq
+            AND e.xmin = pg_current_xact_id()::xid)))
+                    OR of_call.waits AND EXISTS (SELECT 1 FROM fencepost.operations o
+                        WHERE o.key IN (of_call.operation, of_call.resource) AND o.tenant = of_call.tenant
+                        AND o.status = 'released' AND o.xmin = pg_current_xact_id()::xid)) END;
+    END IF;
+    IF may IS NOT TRUE THEN
+        RAISE EXCEPTION 'outbox %: % moves it by a cancel, and not like this', placed.subject, current_user
+            USING ERRCODE = 'FP002';
+    END IF;
+    RETURN placed;
+END $$;
+
+CREATE TRIGGER guard_outbox_api BEFORE INSERT OR UPDATE OR DELETE ON fencepost.outbox
+    FOR EACH ROW WHEN (pg_has_role(current_user, 'fencepost_api', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
+           AND NOT pg_has_role(current_user, 'fencepost_operator', 'member')) EXECUTE FUNCTION fencepost.guard_outbox_api();
+
 CREATE OR REPLACE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF pg_has_role(current_user, 'fencepost_api', 'member')
@@ -929,6 +1065,25 @@ BEGIN
             ELSE e.seq <> e.seq_before + 1 OR e.prev_hash <> e.hash_before END) THEN
         RAISE EXCEPTION 'events go on where the history of their run ends, and say where it stands then'
             USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    -- Judged at COMMIT: an event beyond its run's head would stop the run for ever.
+    IF NOT EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = NEW.tenant AND r.id = NEW.run AND r.seq >= NEW.seq) THEN
+        RAISE EXCEPTION 'run %: it has not moved to its event %', NEW.run, NEW.seq USING ERRCODE = 'FP004';
+    END IF;
+    -- Nor is anything said of a call that its row does not say: of each the newest event is its version.
+    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+            AND e.seq <= NEW.seq AND e.call IS NOT NULL AND e.seq > (
+                SELECT coalesce(max(p.seq), 0) FROM fencepost.events p WHERE p.run = NEW.run
+                AND p.tenant = NEW.tenant AND p.seq < NEW.seq AND p.projection IS NOT NULL)
+            AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = e.call AND c.tenant = e.tenant
+                AND c.run IS NOT DISTINCT FROM e.run AND c.version >= e.seq)) THEN
+        RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
     END IF;
     RETURN NULL;
 END $$;
@@ -990,6 +1145,47 @@ REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    above record;
+    may jsonb;
+    has jsonb;
+    piece jsonb;
+BEGIN
+    -- Judged at COMMIT: the run is made before its call and its parent are written, which say so.
+    SELECT c.child, c.state, c.compensates, r.request, r.below::jsonb AS below, jsonb_build_object(
+            'turns', r.requests, 'calls', r.calls, 'attempts', r.attempts,
+            'tokens', r.tokens + r.held_tokens, 'cost', r.cost + r.held_cost) AS own INTO above
+        FROM fencepost.calls c JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        WHERE c.id = NEW.parent_call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.parent;
+    IF (above.child, above.state) IS DISTINCT FROM (NEW.id, 'DISPATCHING') THEN
+        RAISE EXCEPTION 'run %: the call that starts it does not name it', NEW.id USING ERRCODE = 'FP004';
+    END IF;
+    IF above.compensates IS NOT NULL THEN
+        RETURN NULL;  -- what offsets an effect is held back by no budget
+    END IF;
+    may := '{"turns": 16, "calls": 64, "attempts": 256, "events": 50000, "bytes": 52428800, "depth": 4, "children": 16, "fruitless": 5, "repeats": 5}' || jsonb_strip_nulls(above.request -> 'budget');
+    has := '{"turns": 16, "calls": 64, "attempts": 256, "events": 50000, "bytes": 52428800, "depth": 4, "children": 16, "fruitless": 5, "repeats": 5}' || jsonb_strip_nulls(NEW.request -> 'budget');
+    piece := above.below -> 'held' -> NEW.parent_call::text;
+    IF piece IS DISTINCT FROM jsonb_strip_nulls(jsonb_build_object('turns', has -> 'turns', 'calls', has -> 'calls', 'attempts', has -> 'attempts', 'tokens', has -> 'tokens', 'cost', has -> 'cost', 'children', (has ->> 'children')::bigint + 1)) THEN
+        RAISE EXCEPTION 'run %: its parent holds another slice for it', NEW.id USING ERRCODE = 'FP004';
+    END IF;
+    IF (has ->> 'depth')::bigint >= (may ->> 'depth')::bigint OR EXISTS (
+        SELECT 1 FROM unnest(ARRAY['turns', 'calls', 'attempts', 'tokens', 'cost', 'children']) AS n (name)
+        WHERE may -> name IS NOT NULL AND (piece -> name IS NULL OR ((piece ->> name)::bigint > 0
+            AND (may ->> name)::bigint < coalesce((above.own ->> name)::bigint, 0)
+                + coalesce((above.below -> 'used' ->> name)::bigint, 0)
+                + (SELECT coalesce(sum((h.value ->> name)::bigint), 0)
+                    FROM jsonb_each(above.below -> 'held') AS h)))) THEN
+        RAISE EXCEPTION 'run %: its slice is more than is left of its parent''s budget', NEW.id
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE CONSTRAINT TRIGGER guard_child AFTER INSERT ON fencepost.runs DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.parent_call IS NOT NULL) EXECUTE FUNCTION fencepost.guard_child();
+
 CREATE OR REPLACE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
@@ -1024,6 +1220,7 @@ CREATE TRIGGER guard_api_token BEFORE INSERT OR UPDATE OR DELETE ON fencepost.ap
 CREATE OR REPLACE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
     newest bigint;
+    was fencepost.memory;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'memory is append-only: a version''s value may be erased, its row stays'
@@ -1041,6 +1238,7 @@ BEGIN
         NEW.erased_at := fencepost.now();
         RETURN NEW;
     END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended(jsonb_build_array(NEW.tenant, NEW.space, NEW.key)::text, 0));
     SELECT max(m.version) INTO newest FROM fencepost.memory m
     WHERE m.tenant = NEW.tenant AND m.space = NEW.space AND m.key = NEW.key;
     IF NEW.version <> coalesce(newest, 0) + 1 OR NEW.erased_at IS NOT NULL OR NEW.operation = ''
@@ -1048,6 +1246,33 @@ BEGIN
        OR (NEW.value IS NULL) <> (NEW.absent) THEN
         RAISE EXCEPTION 'version % of %: it comes after version %, with a value or restoring none',
             NEW.version, NEW.key, coalesce(newest, 0) USING ERRCODE = 'FP001';
+    END IF;
+    IF NEW.restores > 0 THEN
+        SELECT * INTO was FROM fencepost.memory m WHERE m.tenant = NEW.tenant AND m.space = NEW.space
+            AND m.key = NEW.key AND m.version = NEW.restores;
+    END IF;
+    IF NEW.restores IS NOT NULL AND (was.erased_at IS NOT NULL OR (was.untrusted AND NOT NEW.untrusted)
+           OR (NEW.value, NEW.absent) IS DISTINCT FROM (was.value, coalesce(was.absent, true))) THEN
+        RAISE EXCEPTION 'version % of %: it is not what version % was', NEW.version, NEW.key, NEW.restores
+            USING ERRCODE = 'FP001';
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM fencepost.calls c
+            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant = c.tenant
+            JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        WHERE c.id = NEW.call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.run
+            AND c.operation IS NOT DISTINCT FROM NEW.operation AND o.call = c.id AND o.status = 'open'
+            AND c.state = 'DISPATCHING' AND c.owner IS NOT NULL AND c.in_flight_until > fencepost.now()
+            AND c.tool = NEW.space || CASE WHEN NEW.restores IS NULL THEN '.write' ELSE '.restore' END
+            AND c.arguments::json ->> 'key' = NEW.key AND CASE WHEN NEW.restores IS NULL
+                THEN (c.arguments::json ->> 'expected')::bigint = NEW.version - 1
+                    AND (c.arguments::json -> 'value')::text = NEW.value
+                ELSE (c.arguments::json ->> 'to')::bigint = NEW.restores END
+            -- What its run learns while the attempt is under way was not known to who asked.
+            AND (NEW.untrusted OR r.tainted IS NULL OR r.tainted > (
+                SELECT max(e.seq) FROM fencepost.events e WHERE e.run = c.run AND e.tenant = c.tenant
+                AND e.call IS NOT DISTINCT FROM c.id AND e.type = 'ToolAttemptStarted'))) AND EXISTS (SELECT 1 FROM fencepost.runs) THEN
+        RAISE EXCEPTION 'version % of %: no attempt that is under way asks for it', NEW.version, NEW.key
+            USING ERRCODE = 'FP002';
     END IF;
     NEW.written_at := fencepost.now();
     RETURN NEW;
