@@ -286,9 +286,16 @@ class App:
         return frozenset(self._planners)
 
     def agent_of(self, name: str, version: int) -> AgentSpec | None:
-        """The model that a planner is; None for one that is none, or is not known."""
+        """The model that a planner is, or hosts; None for one that is none, or is not known."""
         spec = self._planners.get((name, version))
-        return spec.agent if spec is not None else None
+        return spec.asked if spec is not None else None
+
+    @property
+    def providers(self) -> tuple[DependencySpec, ...]:
+        """The dependencies of all models that may be asked, those of hosted agents too."""
+        agents = [spec.asked for spec in self._planners.values() if spec.asked is not None]
+        models = [*self.models.values(), *(model for agent in agents for model in agent.models)]
+        return tuple({model.scope: model.dependency for model in models}.values())
 
     @property
     def dependencies(self) -> tuple[DependencySpec, ...]:
@@ -316,8 +323,8 @@ class App:
         return [
             f"agent {name} version {version}: tools=[{pattern!r}] fits no tool of this app"
             for (name, version), spec in sorted(self._planners.items())
-            if spec.agent is not None
-            for pattern in spec.agent.tools
+            if spec.asked is not None
+            for pattern in spec.asked.tools
             if pattern != "*" and not any(matches(pattern, tool) for tool, _ in self.registry)
         ]
 

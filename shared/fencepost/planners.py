@@ -27,6 +27,12 @@ class PlannerSpec:
     verify: Callable[[Context], bool | str] | None = None
     agent: AgentSpec | None = None
 
+    @property
+    def asked(self) -> AgentSpec | None:
+        """The model that is asked for its turns, if one is: also one that its function hosts (`asks`)."""
+        asks: AgentSpec | None = getattr(self.plan, "asks", self.agent)
+        return asks
+
 
 def pins(registry: Mapping[tuple[str, int], Tool], used: Iterable[tuple[str, int]]) -> dict[str, int]:
     """The versions of tools that a run keeps: of each the one its first call had, oldest first in `used`.

@@ -96,9 +96,10 @@ class Desk:
     def asked(self) -> list[dict[str, Any]]:
         return self._all()[self.before :]
 
-    def enqueue(self, planner: str, key: str = "k") -> UUID:
+    def enqueue(self, planner: str, key: str = "k", budget: Mapping[str, int] | None = None) -> UUID:
+        given = [key, planner, json.dumps({"order": key}), json.dumps(budget or {})]
         with psycopg.connect(self.shop.database.dsns["producer"]) as connection:
-            row = connection.execute(ENQUEUE, [key, planner, json.dumps({"order": key})]).fetchone()
+            row = connection.execute(f"{ENQUEUE[:-1]}, %s)", given).fetchone()
         assert row is not None
         return UUID(str(row[0]))
 

@@ -3,9 +3,12 @@
 import asyncio
 import json
 from collections.abc import Callable
+from datetime import date
 from typing import Any
+from uuid import uuid4
 
 import agents
+import httpx2
 import openai
 import pydantic_ai
 import pytest
@@ -14,12 +17,15 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App, Attempt, Effect
-from fencepost.tools import Turn
+from fencepost.errors import UsageError
+from fencepost.models import ModelSpec, Spent, Wire
+from fencepost.telemetry import correlation, names
 from fencepost.views import Context
-from fencepost_workers.models import NoTurn
-from fencepost_workers.models.hosted import Plan, openai_agents_planner, pydantic_ai_planner
+from fencepost_workers.models import ModelTurn, NoTurn
+from fencepost_workers.models.hosted import MAX_OUTPUT, Hosted, openai_agents_planner, pydantic_ai_planner
 from tests.integration.model_desk import Note
 from tests.unit.test_model_requests import Answering, provider
+from tests.unit.test_telemetry import keeping
 
 APP = App("hosted")
 
@@ -28,17 +34,17 @@ APP = App("hosted")
 async def pay(args: Note, attempt: Attempt) -> None: ...
 
 
-def by_openai_agents(client: openai.AsyncOpenAI) -> Plan:
+def by_openai_agents(client: openai.AsyncOpenAI) -> Hosted:
     agent = agents.Agent(name="desk", model=agents.OpenAIResponsesModel("m", client))
     return openai_agents_planner(agent, APP, tools=["pay"])
 
 
-def by_pydantic_ai(client: openai.AsyncOpenAI) -> Plan:
+def by_pydantic_ai(client: openai.AsyncOpenAI) -> Hosted:
     model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
     return pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
 
 
-def by_chat(client: openai.AsyncOpenAI) -> Plan:
+def by_chat(client: openai.AsyncOpenAI) -> Hosted:
     model = OpenAIChatModel("m", provider=OpenAIProvider(openai_client=client))
     return pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
 
@@ -53,8 +59,8 @@ def answering(told: dict[str, Any]) -> Answering:
     return answer
 
 
-def asked(host: Callable[[openai.AsyncOpenAI], Plan], told: dict[str, Any]) -> Turn:
-    async def ask() -> Turn:
+def asked(host: Callable[[openai.AsyncOpenAI], Hosted], told: dict[str, Any]) -> ModelTurn:
+    async def ask() -> ModelTurn:
         async with (
             provider(answering(told)) as asked,
             openai.AsyncOpenAI(api_key="none", base_url=asked.url, max_retries=0) as client,
@@ -64,7 +70,7 @@ def asked(host: Callable[[openai.AsyncOpenAI], Plan], told: dict[str, Any]) -> T
     return asyncio.run(ask())
 
 
-def lost(host: Callable[[openai.AsyncOpenAI], Plan], told: dict[str, Any]) -> str:
+def lost(host: Callable[[openai.AsyncOpenAI], Hosted], told: dict[str, Any]) -> str:
     with pytest.raises(NoTurn) as found:
         asked(host, told)
     return found.value.code
@@ -96,20 +102,20 @@ RESPONDING = [by_openai_agents, by_pydantic_ai]
 
 
 @pytest.mark.parametrize("host", RESPONDING)
-def test_a_whole_response_is_a_turn(host: Callable[[Any], Plan]) -> None:
+def test_a_whole_response_is_a_turn(host: Callable[[Any], Hosted]) -> None:
     whole = response(call(status="completed", caller={"type": "direct"}), call(call_id="c"))
     turn = asked(host, whole)
     assert [(p.tool, p.arguments) for p in turn.proposals] == [("pay", '{"key":"k"}')] * 2
     used = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
     details = {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
     turn = asked(host, response(message(status="completed"), usage=used | details))
-    assert (turn.finish, dict(turn.usage)) == ("Done.", {"input_tokens": 3, "output_tokens": 2})
+    assert (turn.finish, turn.spent) == ("Done.", Spent(5, 0))
 
 
 @pytest.mark.parametrize("host", RESPONDING)
 @pytest.mark.parametrize("status", ["cancelled", "in_progress", "queued", "brand_new", None, ...])
 def test_a_response_that_does_not_say_that_it_is_done_is_no_turn(
-    host: Callable[[Any], Plan], status: Any
+    host: Callable[[Any], Hosted], status: Any
 ) -> None:
     for item in (call(status="completed"), message(status="completed")):
         assert lost(host, response(item, status=status)) == "malformed_turn"
@@ -119,7 +125,9 @@ PARTS = [call(status="in_progress"), call(status="incomplete"), message(status="
 
 
 @pytest.mark.parametrize("host", RESPONDING)
-def test_a_part_that_is_not_done_or_is_not_the_models_own_leaves_no_turn(host: Callable[[Any], Plan]) -> None:
+def test_a_part_that_is_not_done_or_is_not_the_models_own_leaves_no_turn(
+    host: Callable[[Any], Hosted],
+) -> None:
     for part in PARTS:
         assert lost(host, response(part)) == "malformed_turn"
     assert lost(host, response(call(caller={"type": "program", "caller_id": "p"}))) == "hosted_tool"
@@ -142,10 +150,11 @@ def completion(reason: Any, *, calls: int = 0) -> dict[str, Any]:
 def test_a_completion_without_a_reason_to_end_is_no_turn() -> None:
     assert asked(by_chat, completion("stop")).finish == "Done."
     assert len(asked(by_chat, completion("tool_calls", calls=2)).proposals) == 2
-    for reason in (None, ..., ""):
+    for reason in (None, ...):
         assert lost(by_chat, completion(reason)) == "malformed_turn", reason
         assert lost(by_chat, completion(reason, calls=1)) == "malformed_turn", reason
-    assert lost(by_chat, completion("brand_new")) == "unknown_stop"
+    for unknown in ("brand_new", ""):
+        assert lost(by_chat, completion(unknown)) == "unknown_stop"
     two = completion("stop")
     two["choices"].append(two["choices"][0] | {"index": 1})
     assert lost(by_chat, two) == "malformed_turn"
@@ -161,4 +170,101 @@ def test_a_reason_that_only_the_framework_gives_is_none(details: Any) -> None:
     model.client = openai.AsyncOpenAI(api_key="none", max_retries=0)
     plan = pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
     with pytest.raises(NoTurn, match="does not say that it is done"):
-        asyncio.run(plan(Context("r", "t", "p", "x", 1)))  # type: ignore[arg-type]
+        asyncio.run(plan(Context("r", "t", "p", "x", 1)))
+
+
+@pytest.mark.parametrize("host", RESPONDING)
+def test_each_request_is_a_span_and_belongs_to_its_run(
+    host: Callable[[Any], Hosted], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = uuid4()
+    used = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+    details = {"input_tokens_details": {"cached_tokens": 1}, "output_tokens_details": {"reasoning_tokens": 0}}
+    with keeping(monkeypatch) as memory, correlation.bound(root=run, run=run, turn=1):
+        asked(host, response(message(status="completed"), usage=used | details))
+        lost(host, response(message(status="completed"), status="cancelled"))
+    whole, broken = memory.get_finished_spans()
+    assert {one.name for one in (whole, broken)} == {"chat m"}
+    told = dict(whole.attributes or {})
+    assert (told[names.OPERATION], told[names.PROVIDER], told[names.REQUEST_MODEL]) == ("chat", "openai", "m")
+    assert (told[names.INPUT_TOKENS], told[names.OUTPUT_TOKENS], told[names.RESPONSE_ID]) == (3, 2, "r")
+    assert (told[names.OUTCOME], dict(broken.attributes or {})[names.OUTCOME]) == (
+        "claimed",
+        "malformed_turn",
+    )
+    assert "Done." not in str(told)
+
+
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
+def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Callable[[Any], Hosted]) -> None:
+    """What a framework adds by itself, here instructions that nobody knows before they are made."""
+
+    async def ask() -> None:
+        async with (
+            provider(answering(response(message(status="completed")))) as heard,
+            openai.AsyncOpenAI(api_key="none", base_url=heard.url, max_retries=0) as client,
+        ):
+            hosted = host(client)
+            if hosted.framework == "pydantic-ai":
+                hosted._agent.instructions(lambda _context: "x" * 200_000)
+            else:
+                hosted._agent.instructions = lambda _context, _agent: "x" * 200_000
+            with pytest.raises(NoTurn, match="are held for") as found:
+                await hosted(Context("r", "t", "p", "x", 1))
+            assert (found.value.code, found.value.spent) == ("context_exceeded", Spent())
+            assert heard.heads == []
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
+def test_no_answer_may_be_longer_than_what_is_held_for_it(host: Callable[[Any], Hosted]) -> None:
+    told = completion("stop") if host is by_chat else response(message(status="completed"))
+    bodies: list[dict[str, Any]] = []
+
+    async def keep(request: httpx2.Request) -> None:
+        bodies.append(json.loads(await request.aread()))
+
+    async def ask() -> None:
+        async with (
+            provider(answering(told)) as heard,
+            openai.AsyncOpenAI(api_key="none", base_url=heard.url, max_retries=0) as client,
+        ):
+            client._client.event_hooks["request"].append(keep)
+            await host(client)(Context("r", "t", "p", "x", 1))
+
+    asyncio.run(ask())
+    (body,) = bodies
+    assert [value for name, value in body.items() if name.startswith("max_")] == [MAX_OUTPUT]
+    assert body.get("store") in (False, None)
+
+
+def test_an_agent_asks_the_model_that_it_is_declared_with_and_no_longer_than_it_says() -> None:
+    app = App("declared")
+    said: Any = {"wire": Wire.RESPONSES, "model": "m", "max_output": 900}
+    model = app.model("gpt", via=app.dependency("openai", "http://127.0.0.1:1"), **said)
+    with pytest.raises(UsageError, match="the agent asks other, and model=gpt is m"):
+        agents_planner("other", app, model)
+    assert [agents_planner("m", app, model, most).asks.models[0].max_output for most in (None, 9, 9999)] == [
+        900,
+        9,
+        900,
+    ]
+    assert app.providers == (model.dependency,)
+    app.planner("desk")(agents_planner("m", app, None, 7))
+    (hosted,) = set(app.providers) - {model.dependency}
+    asks = app.agent_of("desk", 1)
+    assert asks is not None
+    assert (hosted.scope, asks.models[0].worst(100, date(2026, 1, 1)).tokens) == (
+        "hosted:openai/default",
+        107,
+    )
+
+
+def agents_planner(name: str, app: App, model: ModelSpec | None, most: int | None = None) -> Hosted:
+    client = openai.AsyncOpenAI(api_key="none", base_url="http://127.0.0.1:1", max_retries=0)
+    settings = agents.ModelSettings(max_tokens=most)
+    agent = agents.Agent(
+        name="desk", model=agents.OpenAIResponsesModel(name, client), model_settings=settings
+    )
+    return openai_agents_planner(agent, app, tools=["*"], model=model)

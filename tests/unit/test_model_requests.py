@@ -21,10 +21,11 @@ from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.states import StopReason
 from fencepost.views import CallView, Context, TurnView
 from fencepost_workers import redaction
-from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers
+from fencepost_workers.models import AgentPlanner, Asking, ModelTurn, NoTurn, Providers
 from fencepost_workers.models.answers import Facts, Means, Piece
-from fencepost_workers.models.hosted import Hosted, Plan, openai_agents_planner, pydantic_ai_planner
+from fencepost_workers.models.hosted import Hosted, openai_agents_planner, pydantic_ai_planner
 from fencepost_workers.models.providers import KeyUnavailable, _key
+from fencepost_workers.models.transcript import Transcript
 from fencepost_workers.worker import Worker
 from tests.awaiting import until
 
@@ -287,18 +288,18 @@ async def refuse(writer: asyncio.StreamWriter) -> None:
     writer.write(head.encode() + b"connection: close\r\n\r\n" + TOLD)
 
 
-def by_openai_agents(client: openai.AsyncOpenAI) -> Plan:
+def by_openai_agents(client: openai.AsyncOpenAI) -> Hosted:
     agent = agents.Agent(name="desk", model=agents.OpenAIResponsesModel("m", client))
     return openai_agents_planner(agent, App("hosted"), tools=["*"])
 
 
-def by_pydantic_ai(client: openai.AsyncOpenAI) -> Plan:
+def by_pydantic_ai(client: openai.AsyncOpenAI) -> Hosted:
     model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
     return pydantic_ai_planner(pydantic_ai.Agent(model), App("hosted"), tools=["*"])
 
 
 @pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai])
-def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any], Plan]) -> None:
+def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any], Hosted]) -> None:
     async def ask() -> str:
         async with (
             provider(refuse) as asked,
@@ -308,7 +309,7 @@ def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any]
                 await host(client)(Context("r", "t", "p", "x", 1))
             assert KEY in asked.heads[0]
         assert KEY not in redaction.PROCESS.hide(f"logged {KEY}")
-        assert lost.value.code == "planner_error"
+        assert (lost.value.code, lost.value.spent) == ("http_401", Spent())
         return lost.value.message
 
     message = asyncio.run(ask())
@@ -316,13 +317,30 @@ def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any]
     assert "no such key ***" in message
 
 
+class Telling(Hosted):
+    """One whose agent has said all that it says: what it would end with, and the facts of its answer."""
+
+    framework = provider = "telling"
+
+    def _instructions(self) -> str:
+        return ""
+
+    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
+        finish, facts = self._agent
+        return finish, facts
+
+
 def test_a_frameworks_answer_is_recorded_without_its_clients_key() -> None:
-    client = SimpleNamespace(api_key=KEY, _custom_headers={"X-Auth": "Bearer another-secret"})
-    hosted = Hosted(App("hosted"), ["*"], 1000, client)
-    facts = Facts(ended=True, stop="stop", means=Means.EITHER, text=[f"It is {KEY}."])
-    turn = hosted.turn(facts, {"key": [KEY, "another-secret"]}, {})
-    assert turn.finish == {"key": ["***", "***"]}
-    assert KEY not in str(turn)
-    facts.calls.append(Piece("t", "one", json.dumps({"key": KEY}), whole=True))
-    assert KEY not in str(hosted.turn(facts, None, {}))
-    assert hosted.turn(Facts(ended=True, means=Means.EITHER, text=["x"]), {"n": 1}, {}).finish == {"n": 1}
+    async def turn(finish: Any, *calls: Piece, text: str = "x") -> ModelTurn:
+        facts = Facts(ended=True, stop="stop", means=Means.EITHER, text=[text], calls=list(calls))
+        given = {"X-Auth": "Bearer another-secret"}
+        model = ModelSpec(name="m", wire=Wire.CHAT, model="m", dependency=App("a").dependency("d").spec)
+        async with openai.AsyncOpenAI(api_key=KEY, default_headers=given) as client:
+            hosted = Telling((finish, facts), App("hosted"), ["*"], 9000, model, client)
+            return await hosted(Context("r", "t", "p", "x", 1))
+
+    told = asyncio.run(turn({"key": [KEY, "another-secret"]}, text=f"It is {KEY}."))
+    assert told.finish == {"key": ["***", "***"]}
+    assert KEY not in str(told)
+    assert KEY not in str(asyncio.run(turn(None, Piece("t", "one", json.dumps({"key": KEY}), whole=True))))
+    assert asyncio.run(turn({"n": 1})).finish == {"n": 1}

@@ -12,7 +12,7 @@ from fencepost.models import Wire
 from fencepost.views import Context
 from fencepost_workers.models import NoTurn, Providers
 from fencepost_workers.models.answers import LABEL_CHARS, STOP_CHARS, WHY_CHARS, Answer
-from fencepost_workers.models.hosted import Plan
+from fencepost_workers.models.hosted import Hosted
 from tests.unit.model_wires import chunk, fragment
 from tests.unit.test_model_requests import NOW, WIRES, Answering, by_openai_agents, by_pydantic_ai, provider
 
@@ -82,7 +82,7 @@ def test_ids_and_reasons_that_hold_the_key_where_they_are_cut(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai])
-def test_a_frameworks_error_that_holds_the_key_where_it_is_cut(host: Callable[[Any], Plan]) -> None:
+def test_a_frameworks_error_that_holds_the_key_where_it_is_cut(host: Callable[[Any], Hosted]) -> None:
     async def ask(message: str) -> str:
         async with (
             provider(refusing(message)) as asked,

@@ -1,6 +1,7 @@
 """Spans and figures: nothing where nobody listens, and what is told where somebody does."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -17,15 +18,21 @@ ROOT, RUN = uuid4(), uuid4()
 FAR = f"00-{'ab' * 16}-{'cd' * 8}-01"
 
 
-@pytest.fixture
-def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
-    """Spans of this test alone; the process's own provider stays what it is."""
+@contextmanager
+def keeping(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    """Spans of one test alone; the process's own provider stays what it is."""
     memory, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(memory))
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: provider)
     assert spans.switch_on()
     yield memory
     spans.close()
+
+
+@pytest.fixture
+def kept(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
+    with keeping(monkeypatch) as memory:
+        yield memory
 
 
 def one(memory: InMemorySpanExporter) -> ReadableSpan:

@@ -57,7 +57,7 @@ class Planner(Role):
         self._damaged: dict[str, str] = {}  # what of them is not what was recorded
         self._heard: dict[str, tuple[Signal, ...]] = {}  # messages to the run, where it has any
         self._calls = Contexts()
-        self._planners: dict[_Told, models.Planner | models.AgentPlanner] = {}
+        self._planners: dict[_Told, models.Planner | models.ModelPlanner] = {}
         self._lock = threading.Lock()
         if asked := worker.app.models.values():
             models.prepare(model.wire for model in asked)
@@ -111,13 +111,7 @@ class Planner(Role):
         """Whether it was asked before, and its planner is a model: nobody else is told what was said."""
         if not run.turn and not run.failures:
             return False
-        return self._agent(run) is not None or self._reads_turns(run)
-
-    def _reads_turns(self, run: Run) -> bool:
-        key = run.planner, run.planner_version
-        known = self.worker.app.planner_versions
-        plan = self.worker.app.find_planner(*key).plan if key in known else None
-        return bool(getattr(plan, "reads_turns", False))
+        return self._agent(run) is not None
 
     def _agent(self, run: Run) -> AgentSpec | None:
         return self.worker.app.agent_of(run.planner, run.planner_version)
@@ -180,7 +174,7 @@ class Planner(Role):
         """The next turn, and the tools it may propose; TimeoutError, NoTurn, or what the planner raises."""
         planner = self._planner(spec, kept)
         left = held.remaining(plan.timeout)
-        if isinstance(planner, models.AgentPlanner):
+        if isinstance(planner, models.ModelPlanner):
             # The ledger's time, counted on from the claim by a clock nobody sets (R6).
             now = plan.run.ready_at - self._grace - timedelta(seconds=left)
             asking = models.Asking(plan.run.failures, left, now)
@@ -195,15 +189,15 @@ class Planner(Role):
         app = self.worker.app
         return app.tools | {name: app.registry[name, version] for name, version in kept.items()}
 
-    def _planner(self, spec: PlannerSpec, kept: Mapping[str, int]) -> models.Planner | models.AgentPlanner:
-        told = tuple(sorted(kept.items())) if spec.agent is not None else ()
+    def _planner(self, spec: PlannerSpec, kept: Mapping[str, int]) -> models.Planner | models.ModelPlanner:
+        told = tuple(sorted(kept.items())) if spec.asked is not None else ()
         key = (spec.name, spec.version, told)
         if key not in self._planners:
             worker = self.worker
             self._planners[key] = (
                 models.AgentPlanner(spec.agent, self._tools(kept), worker.models)
                 if spec.agent is not None
-                else models.planner_for(spec, worker.executor)
+                else models.planner_for(spec, worker.executor, self._tools(kept))
             )
         return self._planners[key]
 

@@ -122,7 +122,7 @@ class Worker:
             engines=Engines() if app.governed else None,
             takeover_limit=self.settings.takeover_limit,
             limited=frozenset(spec.scope for spec in app.dependencies if spec.limited),
-            providers=frozenset(model.scope for model in app.models.values()),
+            providers=frozenset(spec.scope for spec in app.providers),
             allowances=app.allowances,
             agent=app.agent_of,
         )
@@ -256,7 +256,7 @@ def shares_of(app: App, role: Queue, slots: int) -> dict[str, int]:
     model, calls by that of their tool.
     """
     others = any(app.agent_of(name, version) is None for name, version in app.planner_versions)
-    models = shares((model.dependency for model in app.models.values()), slots, beside=others)
+    models = shares(app.providers, slots, beside=others)
     tools = shares((tool.dependency for tool in app.registry.values()), slots)
     return tools | models if role is Queue.PLANNER else models | tools
 

@@ -2,14 +2,15 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from typing import Protocol
 
 from fencepost.errors import UsageError
 from fencepost.planners import PlannerSpec
-from fencepost.tools import Context, Turn
-from fencepost_workers.models.agent import AgentPlanner, Asking, ModelTurn, NoTurn
+from fencepost.tools import Context, Tool, Turn
+from fencepost_workers.models.agent import AgentPlanner, Asking, ModelPlanner, ModelTurn, NoTurn
+from fencepost_workers.models.hosted import Hosted
 from fencepost_workers.models.providers import Providers, prepare
 from fencepost_workers.models.scripted import ScriptedPlanner
 
@@ -17,6 +18,7 @@ __all__ = [
     "AgentPlanner",
     "Asking",
     "FunctionPlanner",
+    "ModelPlanner",
     "ModelTurn",
     "NoTurn",
     "Planner",
@@ -63,8 +65,14 @@ class FunctionPlanner:
         return turn
 
 
-def planner_for(spec: PlannerSpec, executor: Executor) -> Planner:
-    """What runs a registered function or script. ScriptError for a script that cannot be read."""
+def planner_for(
+    spec: PlannerSpec, executor: Executor, tools: Mapping[str, Tool] | None = None
+) -> Planner | ModelPlanner:
+    """What runs a registered function or script; one that hosts an agent is told of these tools. ScriptError
+    for a script that cannot be read.
+    """
+    if isinstance(spec.plan, Hosted):
+        return spec.plan.among(tools or {})
     if spec.plan is not None:
         return FunctionPlanner(spec.name, spec.plan, executor)
     if spec.script is None:

@@ -8,6 +8,7 @@ what it cost is told where the provider said so; where nobody knows, its reserva
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
@@ -77,7 +78,20 @@ class NoTurn(Exception):
         self.retry_after = retry_after
 
 
-class AgentPlanner:
+class ModelPlanner(ABC):
+    """A planner that asks a model: what that may use is held before, and its turn tells what it used."""
+
+    @property
+    @abstractmethod
+    def tools(self) -> Mapping[str, Tool]:
+        """The tools it is told about: the only ones it can propose."""
+
+    @abstractmethod
+    async def ask(self, context: Context, asking: Asking) -> ModelTurn:
+        """Its next turn. Raises NoTurn where there is none."""
+
+
+class AgentPlanner(ModelPlanner):
     """Asks the models of one agent."""
 
     def __init__(self, agent: AgentSpec, tools: Mapping[str, Tool], providers: Providers) -> None:
@@ -87,21 +101,20 @@ class AgentPlanner:
 
     @property
     def tools(self) -> Mapping[str, Tool]:
-        """The tools it is told about: the only ones it can propose."""
+        """See ModelPlanner."""
         return self.declared.known
 
     async def ask(self, context: Context, asking: Asking) -> ModelTurn:
-        """Its next turn. Raises NoTurn where there is none."""
+        """See ModelPlanner."""
         model = self.agent.model(asking.failures)
         made = prompt(model, self.agent, self.declared, context)
-        if made.tokens > (window := min(self.agent.window, model.window)):
-            raise self._too_long(model, made, window, asking.failures)
-        if asking.seconds <= 0:
-            raise NoTurn("late", "no time was left to ask", spent=Spent(), said=_said(model, made, None))
+        if (long := too_long(self.agent, model, made, said_of(model, made, None), asking)) is not None:
+            raise long
         try:
-            with spans.span(names.CHAT, model.model, _asked(model), kind="client") as span:
+            provider = "anthropic" if model.wire is Wire.MESSAGES else "openai"
+            with spans.span(names.CHAT, model.model, asked_of(model, provider), kind="client") as span:
                 heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
-                _told(span, heard)
+                told_of(span, heard)
         except KeyUnavailable as error:
             raise _unsent("secret_unavailable", error, model, made) from None
         except UsageError as error:
@@ -109,57 +122,73 @@ class AgentPlanner:
         return self._turn(model, made, heard, asking)
 
     def _turn(self, model: ModelSpec, made: Prompt, heard: Heard, asking: Asking) -> ModelTurn:
-        answer, said = heard.answer, _said(model, made, heard)
+        answer, said = heard.answer, said_of(model, made, heard)
         if answer.ending not in TURNS:
-            code = answer.code if answer.ending is Ending.FAILED else str(answer.ending)
-            unfit = f" its provider does not take the request ({code}):" if code in UNFIT else ""
-            raise NoTurn(
-                code,
-                f"model {model.name}:{unfit} {answer.why or answer.ending}",
-                spent=_lost(model, heard, asking.now.date()),
-                said=said,
-                stop=self._stop(answer.ending, asking.failures, code),
-                retry_after=heard.retry_after,
-            )
+            raise lost_of(self.agent, model, heard, said, asking)
         proposals = [Proposal(self.declared.tool(c.name), c.arguments, c.label) for c in answer.calls]
         return ModelTurn(
             proposals,
             answer.text if answer.ending is Ending.CLAIMED else None,
             dict(answer.usage),
-            _raw(model, answer),
-            spent=_used(model, self.agent, answer, asking.now.date()),
+            raw_of(model, answer),
+            spent=used_of(model, self.agent, answer, asking.now.date()),
             said=said,
         )
 
-    def _too_long(self, model: ModelSpec, made: Prompt, window: int, failures: int) -> NoTurn:
-        """Said without asking: what was reserved is for a request within the window."""
+
+def too_long(
+    agent: AgentSpec, model: ModelSpec, made: Prompt, said: Mapping[str, Any], asking: Asking
+) -> NoTurn | None:
+    """Why nobody is asked at all: what was reserved is for a request within the window, and in time."""
+    window = min(agent.window, model.window)
+    if made.tokens > window:
         return NoTurn(
             str(Ending.CONTEXT_EXCEEDED),
             f"model {model.name}: what it has to be told takes about {made.tokens} tokens, and its window is "
             f"{window}; give the run a shorter input, or the agent a wider window",
             spent=Spent(),
-            said=_said(model, made, None),
-            stop=self._stop(Ending.CONTEXT_EXCEEDED, failures),
+            said=said,
+            stop=_stop(agent, Ending.CONTEXT_EXCEEDED, asking.failures),
         )
-
-    def _stop(self, ending: Ending, failures: int, code: str = "") -> StopReason | None:
-        """Why nobody is asked again; None where somebody is. Another model may take what one does not."""
-        if code in UNFIT and not self.agent.later(failures):
-            return StopReason.PLANNER_FAILED
-        if ending is Ending.CONTEXT_EXCEEDED:
-            window = self.agent.model(failures).window
-            if any(model.window > window for _, model in self.agent.later(failures)):
-                return None
-        return STOPS.get(ending)
+    if asking.seconds <= 0:
+        return NoTurn("late", "no time was left to ask", spent=Spent(), said=said)
+    return None
 
 
-def _asked(model: ModelSpec) -> Mapping[str, object]:
+def lost_of(
+    agent: AgentSpec, model: ModelSpec, heard: Heard, said: Mapping[str, Any], asking: Asking
+) -> NoTurn:
+    """What is recorded of an answer that is no turn."""
+    answer = heard.answer
+    code = answer.code if answer.ending is Ending.FAILED else str(answer.ending)
+    unfit = f" its provider does not take the request ({code}):" if code in UNFIT else ""
+    return NoTurn(
+        code,
+        f"model {model.name}:{unfit} {answer.why or answer.ending}",
+        spent=_lost(model, heard, asking.now.date()),
+        said=said,
+        stop=_stop(agent, answer.ending, asking.failures, code),
+        retry_after=heard.retry_after,
+    )
+
+
+def _stop(agent: AgentSpec, ending: Ending, failures: int, code: str = "") -> StopReason | None:
+    """Why nobody is asked again; None where somebody is. Another model may take what one does not."""
+    if code in UNFIT and not agent.later(failures):
+        return StopReason.PLANNER_FAILED
+    if ending is Ending.CONTEXT_EXCEEDED:
+        window = agent.model(failures).window
+        if any(model.window > window for _, model in agent.later(failures)):
+            return None
+    return STOPS.get(ending)
+
+
+def asked_of(model: ModelSpec, provider: str) -> Mapping[str, object]:
     """What a span says of a request."""
-    told = {names.OPERATION: names.CHAT, names.REQUEST_MODEL: model.model}
-    return told | {names.PROVIDER: "anthropic" if model.wire is Wire.MESSAGES else "openai"}
+    return {names.OPERATION: names.CHAT, names.REQUEST_MODEL: model.model, names.PROVIDER: provider}
 
 
-def _told(span: spans.Span, heard: Heard) -> None:
+def told_of(span: spans.Span, heard: Heard) -> None:
     """What a span says of its answer: no word of it."""
     answer, tokens = heard.answer, heard.answer.tokens
     # As the convention counts: what was read from a cache was input all the same.
@@ -176,10 +205,10 @@ def _told(span: spans.Span, heard: Heard) -> None:
 
 
 def _unsent(code: str, error: Exception, model: ModelSpec, made: Prompt) -> NoTurn:
-    return NoTurn(code, sanitize(told(error), 500), spent=Spent(), said=_said(model, made, None))
+    return NoTurn(code, sanitize(told(error), 500), spent=Spent(), said=said_of(model, made, None))
 
 
-def _used(model: ModelSpec, agent: AgentSpec, answer: Answer, day: date) -> Spent:
+def used_of(model: ModelSpec, agent: AgentSpec, answer: Answer, day: date) -> Spent:
     """What a turn used; where the provider did not say, the worst that was held for it."""
     if answer.tokens is None:
         return replace(model.worst(agent.window, day), known=False)
@@ -193,7 +222,7 @@ def _lost(model: ModelSpec, heard: Heard, day: date) -> Spent | None:
     return Spent() if heard.free else None
 
 
-def _said(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, Any]:
+def said_of(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, Any]:
     """What is kept in the event: whom was asked what, how it ended, and under which ids to find it there."""
     kept: dict[str, Any] = {
         "model": model.name,
@@ -214,10 +243,10 @@ def _said(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, Any]
     return kept
 
 
-def _raw(model: ModelSpec, answer: Answer) -> str:
+def raw_of(model: ModelSpec, answer: Answer, wire: str = "") -> str:
     """What the model said beside its calls: told again to whoever is asked for the next turn."""
     said = {
-        "wire": str(model.wire),
+        "wire": wire or str(model.wire),
         "model": model.model,
         "response": answer.response,
         "stop": answer.stop,

@@ -6,11 +6,14 @@ does not say that the answer is done, nobody can tell whether it is, and it is n
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from fencepost_workers.models.answers import Facts, Means, parts, plain, word
 from fencepost_workers.models.chat import Chat
+from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.responses import Responses
 
 
@@ -39,6 +42,33 @@ def of_completion(completion: Mapping[str, Any]) -> Facts:
     if not collector.facts.told:
         unfinished(collector.facts, "")
     return collector.facts
+
+
+def of_message(message: Mapping[str, Any]) -> Facts:
+    """What a message of Anthropic Messages says. TooLong."""
+    collector = Messages()
+    collector.take({"type": "message_start", "message": {**message, "content": []}})
+    for index, block in enumerate(map(plain, parts(message.get("content")))):
+        at = {"index": index}
+        called = block.get("type") == "tool_use"
+        begun = {**block, "input": {}} if called else block
+        collector.take({"type": "content_block_start", **at, "content_block": begun})
+        if called:
+            delta = {"type": "input_json_delta", "partial_json": _written(block.get("input"))}
+            collector.take({"type": "content_block_delta", **at, "delta": delta})
+        collector.take({"type": "content_block_stop", **at})
+    collector.take({"type": "message_delta", "delta": {"stop_reason": message.get("stop_reason")}})
+    collector.take({"type": "message_stop"})
+    if not collector.facts.told:
+        unfinished(collector.facts, "")
+    return collector.facts
+
+
+def _written(arguments: object) -> str | None:
+    """Arguments as text; None for what is no object, which is a fault."""
+    with suppress(TypeError):  # a number that no float holds as it is written
+        return json.dumps(arguments) if isinstance(arguments, dict) else None
+    return None
 
 
 def _as_delta(choice: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,70 +1,111 @@
 """Planners that are agents of a framework, as far as a framework may decide: what is proposed, never done.
 
-    app.planner("support")(pydantic_ai_planner(agent, app, tools=["mail.*"]))
+    app.planner("support")(pydantic_ai_planner(agent, app, tools=["mail.*"], model=gpt))
     app.planner("desk")(openai_agents_planner(agent, app, tools=["desk.*"]))
 
 The framework asks its model once per turn, with our tools in the place of its own, and is handed the
 transcript that the ledger makes; it keeps nothing between turns. It never runs a tool: what it would call is
 proposed, validated and dispatched like any other planner's proposal. An agent that has tools of its own, or
-or settings that let anybody act, or whose client asks again by itself (R4), is refused where it is declared.
+settings that let anybody act, or whose client asks again by itself (R4), is refused where it is declared.
 
-Each framework is an extra, imported where an agent of it is handed over.
-
-Not covered: budgets of tokens and cost, breaker and limits of the model's provider. The framework's own
-client asks, so nobody reserves, and what it reports is kept with the turn and no more. `app.agent` has these.
+What a request may use is held before it, and what it used is charged, as for `app.agent`: `model` is the
+declared model that the agent's client asks, with its prices, its breaker and its limits. Without one only
+tokens are counted: it has no price, so nothing is asked under a limit of cost. An answer is as long as the
+agent's `max_tokens`, else the model's `max_output`, says. Each framework is an extra, imported where an agent
+of it is handed over.
 """
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from copy import copy
-from functools import cached_property
-from typing import Any, Final
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Self
 
 from fencepost.app import App
+from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
-from fencepost.outcomes import told
-from fencepost.tools import Context, Proposal, Turn
+from fencepost.models import AgentSpec, ModelSpec, Wire
+from fencepost.telemetry import names, spans
+from fencepost.tools import Context, Proposal, Tool
 from fencepost_workers import redaction
-from fencepost_workers.models.agent import STOPS, NoTurn
-from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, Means, Piece, settle
-from fencepost_workers.models.at_once import of_completion, of_response, unfinished
+from fencepost_workers.models.agent import (
+    Asking,
+    ModelPlanner,
+    ModelTurn,
+    NoTurn,
+    asked_of,
+    lost_of,
+    raw_of,
+    said_of,
+    told_of,
+    too_long,
+    used_of,
+)
+from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, settle
 from fencepost_workers.models.declared import Declared, declare
 from fencepost_workers.models.handed import check_openai_agent, check_pydantic_agent
 from fencepost_workers.models.hiding import hidden, hidden_value, secrets_of
-from fencepost_workers.models.prompt import response_items
-from fencepost_workers.models.transcript import Transcript, transcript
+from fencepost_workers.models.overheard import Line, listen, overhearing
+from fencepost_workers.models.prompt import Prompt, response_items
+from fencepost_workers.models.providers import Heard
+from fencepost_workers.models.pydantic import facts_of, history
+from fencepost_workers.models.transcript import BYTES_PER_TOKEN, Transcript, estimate, transcript
 from fencepost_workers.tools.credentials import Credentials
 
-Plan = Callable[[Context], Awaitable[Turn]]
+log = logging.getLogger(__name__)
+
 WINDOW: Final = 32_000
+MAX_OUTPUT: Final = 4096
+FRAME: Final = 2048
+"""Bytes of a request beside its instructions, tools and transcript, at most."""
+_LONGEST_S: Final = 86_400.0
+_FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 
 
-class Hosted:
-    """What both frameworks need: the tools as they are told, the transcript, and the turn."""
+class Hosted(ModelPlanner):
+    """A planner that is an agent of a framework, and the plan that an application registers for it."""
 
-    reads_turns = True
-    """Its context holds what was said in earlier turns."""
+    framework: str
+    provider: str
+    """Of its model, by the name that the conventions of OpenTelemetry have for it."""
 
-    def __init__(self, app: App, tools: Sequence[str], window: int, client: Any = None) -> None:
+    def __init__(
+        self, agent: Any, app: App, tools: Sequence[str], window: int, model: ModelSpec, client: Any
+    ) -> None:
         if isinstance(tools, str):
             raise UsageError("tools= is a list of names or patterns, not one text")
+        listen(client)
+        self.asks = AgentSpec(models=(model,), instructions="", tools=tuple(tools), window=window)
+        self._agent = agent
         self._app = app
-        self._patterns = tuple(tools)
-        self._window = window
         self._client = client
+        self._declared: Declared | None = None
 
-    @cached_property
+    def among(self, tools: Mapping[str, Tool]) -> Self:
+        """The same for runs that keep these versions of tools."""
+        mine = copy(self)
+        mine._declared = declare(tools, self.asks.tools)  # noqa: SLF001 - of its own kind
+        return mine
+
+    @property
     def declared(self) -> Declared:
         """The tools it is told about; read when it is first asked, since all are declared by then."""
-        return declare(self._app.tools, self._patterns)
+        if self._declared is None:
+            self._declared = declare(self._app.tools, self.asks.tools)
+        return self._declared
 
-    def told(self, context: Context) -> Transcript:
-        """The transcript, without any opaque part."""
-        return transcript(context, self.declared, window=self._window, fixed=0, asked="")
+    @property
+    def tools(self) -> Mapping[str, Tool]:
+        """See ModelPlanner."""
+        return self.declared.known
 
     @property
     def credentials(self) -> Credentials:
@@ -73,80 +114,136 @@ class Hosted:
         redaction.learn(found)
         return found
 
-    @asynccontextmanager
-    async def hiding(self) -> AsyncIterator[None]:
-        """What the framework says in an error is said without credentials. NoTurn in its place."""
-        credentials = self.credentials
+    async def __call__(self, context: Context) -> ModelTurn:
+        """As `ask`, for whoever asks it outside of a worker: priced by this machine's day."""
+        return await self.ask(context, Asking(0, _LONGEST_S, datetime.now(UTC)))
+
+    async def ask(self, context: Context, asking: Asking) -> ModelTurn:
+        """See ModelPlanner."""
+        model = self.asks.model(0)
+        told = self._told(context, model)
+        digest = hashlib.sha256(json.dumps(response_items(told)).encode()).hexdigest()
+        made = Prompt({}, digest, estimate(told.size), told.left_out, told.cut)
+        if (long := too_long(self.asks, model, made, self._said(model, made, None), asking)) is not None:
+            raise long
+        line, credentials = (
+            Line(BYTES_PER_TOKEN * min(self.asks.window, model.window) * 4 // 3),
+            self.credentials,
+        )
+        with spans.span(names.CHAT, model.model, asked_of(model, self.provider), kind="client") as span:
+            heard, finish = await self._heard(told, asking, line, credentials)
+            heard = replace(heard, answer=hidden(heard.answer, credentials))
+            told_of(span, heard)
+        said = self._said(model, made, heard)
+        if heard.answer.ending not in TURNS:
+            raise lost_of(self.asks, model, heard, said, asking)
+        return self._turn(model, heard.answer, hidden_value(finish, credentials.hide), said, asking)
+
+    def _told(self, context: Context, model: ModelSpec) -> Transcript:
+        tools = [(tool.name, tool.description, tool.schema) for tool in self.declared.tools]
+        fixed = FRAME + len(json.dumps(tools)) + len(self._instructions().encode())
+        asked = f"{self.framework} {model.model}"
+        window = min(self.asks.window, model.window)
+        return transcript(context, self.declared, window=window, fixed=fixed, asked=asked)
+
+    def _said(self, model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, Any]:
+        return said_of(model, made, heard) | {"wire": self.framework}
+
+    async def _heard(
+        self, told: Transcript, asking: Asking, line: Line, credentials: Credentials
+    ) -> tuple[Heard, Any]:
+        """What was answered, and what the framework would end with."""
+        finish: Any = None
         try:
-            yield
-        except NoTurn:
-            raise
-        except Exception as error:
-            found: list[bool] = []
+            with overhearing(line):
+                async with asyncio.timeout(asking.seconds):
+                    finish, facts = await self._asked(told)
+            line.facts = line.facts or facts
+        except TimeoutError:
+            if line.facts is None:
+                return Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time")), None
+        except Exception as error:  # what was answered, if anything was, is judged here
+            if line.facts is None and not line.long:
+                log.info("an agent of %s failed", self.framework, exc_info=True)
+                return line.broken(error, asking.now, credentials.hide), None
+        if line.long:
+            why = f"its framework made a request of {line.long} bytes, and {line.most} are held for"
+            return Heard(Answer(Ending.CONTEXT_EXCEEDED, why=why), free=True), None
+        facts = line.facts or Facts(failed=(Ending.MALFORMED, "", "the framework had no answer"))
+        return Heard(settle(facts), credentials.hide(line.request)), finish
 
-            def hide(text: str) -> str:
-                without = credentials.hide(text)
-                found.append(without != text)
-                return without
-
-            message = told(error, hide=hide)
-            if not any(found):
-                raise
-            raise NoTurn("planner_error", message, spent=None, said={}) from None
-
-    def turn(self, facts: Facts, finish: Any, usage: Mapping[str, Any]) -> Turn:
-        """The turn these facts make. NoTurn where they make none."""
-        credentials = self.credentials
-        answer: Answer = hidden(settle(facts), credentials)
-        finish = hidden_value(finish, credentials.hide)
-        if answer.ending not in TURNS:
-            why = f"{answer.ending}: {answer.why}"
-            raise NoTurn(str(answer.ending), why, spent=None, said={}, stop=STOPS.get(answer.ending))
+    def _turn(
+        self, model: ModelSpec, answer: Answer, finish: Any, said: Mapping[str, Any], asking: Asking
+    ) -> ModelTurn:
+        spent = used_of(model, self.asks, answer, asking.now.date())
+        claimed = answer.ending is Ending.CLAIMED
+        if claimed and finish is None:
+            why = "its words are not what it is to end with"
+            raise NoTurn("malformed_turn", why, spent=spent if spent.known else None, said=said)
         known = self.declared
-        named = [(known.tool(call.name), call) for call in answer.calls]
         calls = [
             # One that it was not told of is none for it, also where another planner has a tool of that name.
             Proposal(name if name in known.known else f"unknown:{name}", call.arguments, call.label)
-            for name, call in named
+            for name, call in ((known.tool(call.name), call) for call in answer.calls)
         ]
-        ended = finish if answer.ending is Ending.CLAIMED else None
-        if answer.ending is Ending.CLAIMED and ended is None:
-            raise NoTurn("malformed_turn", "its words are not what it is to end with", spent=None, said={})
-        return Turn(calls, ended, usage, json.dumps({"text": answer.text}))
-
-
-class _Asked(ABC):
-    """A planner that is an agent of a framework."""
-
-    reads_turns = True
-
-    def __init__(self, agent: Any, hosted: Hosted) -> None:
-        self._agent = agent
-        self._hosted = hosted
-
-    async def __call__(self, context: Context) -> Turn:
-        async with self._hosted.hiding():
-            return await self._asked(context)
+        raw = raw_of(model, answer, self.framework)
+        return ModelTurn(calls, finish if claimed else None, dict(answer.usage), raw, spent=spent, said=said)
 
     @abstractmethod
-    async def _asked(self, context: Context) -> Turn: ...
+    def _instructions(self) -> str:
+        """What the agent is told beside the transcript, as far as that is known before it is asked."""
+
+    @abstractmethod
+    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
+        """What it would end with, and what was answered as far as the framework kept it."""
+
+
+def _model(declared: ModelSpec | None, name: str, provider: str, most: int | None, window: int) -> ModelSpec:
+    """The model that is asked: the declared one, or one of which nothing but its name is known."""
+    if declared is None:
+        via = DependencySpec(_FOREIGN.sub("_", f"hosted:{provider}")[:100])
+        # No wire of ours: the framework's client has its own.
+        return ModelSpec(
+            name=name,
+            wire=Wire.CHAT,
+            model=name,
+            dependency=via,
+            max_output=most or MAX_OUTPUT,
+            window=window,
+        )
+    if declared.model != name:
+        raise UsageError(f"the agent asks {name}, and model={declared.name} is {declared.model}")
+    return replace(declared, max_output=min(declared.max_output, most or declared.max_output))
 
 
 # -- pydantic-ai ---------------------------------------------------------------------------------------------
 
 
-def pydantic_ai_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
+def pydantic_ai_planner(
+    agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW, model: ModelSpec | None = None
+) -> Hosted:
     """A planner from a `pydantic_ai.Agent`; its `instructions` are sent, its `system_prompt` is not.
 
     UsageError for an agent with tools or capabilities, for a model given by name, for settings that are not
     known to be harmless (`handed.PYDANTIC_AI`), and for a client that retries.
     """
     check_pydantic_agent(agent)
-    return _PydanticAi(agent, Hosted(app, tools, window, getattr(agent.model, "client", None)))
+    settings = {**(agent.model.settings or {}), **(agent.model_settings or {})}
+    asked = _model(model, agent.model.model_name, agent.model.system, settings.get("max_tokens"), window)
+    return _PydanticAi(agent, app, tools, window, asked, agent.model.client)
 
 
-class _PydanticAi(_Asked):
-    async def _asked(self, context: Context) -> Turn:
+class _PydanticAi(Hosted):
+    framework = "pydantic-ai"
+
+    @property
+    def provider(self) -> str:  # type: ignore[override]
+        return str(self._agent.model.system)
+
+    def _instructions(self) -> str:
+        return "".join(map(str, getattr(self._agent, "_instructions", ())))
+
+    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
         from pydantic_ai import (
             DeferredToolRequests,
             ToolDefinition,
@@ -164,92 +261,38 @@ class _PydanticAi(_Asked):
                 description=tool.description,
                 strict=False,
             )
-            for tool in self._hosted.declared.tools
+            for tool in self.declared.tools
         ]
-        history = _history(self._hosted.told(context))
-        heard: list[Any] = []
+        before, output = history(told, self.provider), None
         with capture_run_messages() as seen:
             try:
                 result = await self._agent.run(
-                    model=_overheard(self._agent.model, heard),
-                    message_history=history,
+                    message_history=before,
                     output_type=[self._agent.output_type, DeferredToolRequests],
                     toolsets=[ExternalToolset(tools)],
                     usage_limits=UsageLimits(request_limit=1),
-                    model_settings=self._kept_nowhere(),
+                    model_settings=self._settings(),
                 )
                 output = None if isinstance(result.output, DeferredToolRequests) else result.output
             except (UsageLimitExceeded, UnexpectedModelBehavior):
-                output = None  # it wanted to ask again, by itself; what was answered is judged here
-        had = sum(one.kind == "response" for one in history)
+                pass  # it wanted to ask again, by itself; what was answered is judged here
+        had = sum(one.kind == "response" for one in before)
         answers = [one for one in seen if one.kind == "response"][had:]
-        if not answers:
-            raise NoTurn("malformed_turn", "the framework had no answer", spent=None, said={})
-        usage = answers[0].usage
-        counts = {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens}
-        facts = _raw_facts(heard[0]) if heard else _facts(answers[0])
-        return self._hosted.turn(facts, output, counts)
+        return output, facts_of(answers[0]) if answers else None
 
-    def _kept_nowhere(self) -> Any:
-        """The settings by which the provider keeps nothing, where it would if it were told nothing."""
+    def _settings(self) -> dict[str, Any]:
+        """As many tokens as are held; and the provider keeps nothing, where it would if nothing was said."""
         kinds = {kind.__name__ for kind in type(self._agent.model).__mro__}
-        return {"openai_store": False} if "OpenAIResponsesModel" in kinds else None
-
-
-def _history(told: Transcript) -> list[Any]:
-    from pydantic_ai import messages as m
-
-    history: list[Any] = [m.ModelRequest([m.UserPromptPart(told.first)])]
-    for exchange in told.exchanges:
-        said: list[Any] = [m.TextPart(exchange.text)] if exchange.text else []
-        said += [m.ToolCallPart(call.name, call.arguments, call.id) for call in exchange.calls]
-        if said:
-            history.append(m.ModelResponse(said))
-        answered: list[Any] = [m.ToolReturnPart(call.name, call.result, call.id) for call in exchange.calls]
-        answered += [m.UserPromptPart(exchange.note)] if exchange.note else []
-        history.append(m.ModelRequest(answered))
-    if told.last:
-        history.append(m.ModelRequest([m.UserPromptPart(told.last)]))
-    return history
-
-
-_FINISHED: Final[Mapping[str, Means | Ending]] = {
-    "stop": Means.NORMAL,
-    "tool_call": Means.CALLS,
-    "length": Ending.TRUNCATED,
-    "content_filter": Ending.CONTENT_FILTER,
-}
-
-
-def _facts(response: Any) -> Facts:
-    """What the framework has kept of an answer: its stop reason, and arguments as the model wrote them."""
-    details = response.provider_details or {}
-    stop = str(response.finish_reason or "")
-    facts = Facts(ended=True, stop=stop, means=_FINISHED.get(stop))
-    if "finish_reason" not in details and facts.means in {Means.NORMAL, Means.CALLS}:
-        unfinished(facts, "")  # the framework takes a missing reason for a normal stop
-    elif facts.means is Means.NORMAL and details.get("finish_reason") == "completed":
-        facts.means = Means.EITHER  # OpenAI Responses has one word for both
-    for part in response.parts:
-        match part.part_kind:
-            case "tool-call":
-                arguments = part.args if isinstance(part.args, str) else json.dumps(part.args or {})
-                facts.calls.append(
-                    Piece(part.tool_name, part.tool_call_id, facts.grow(arguments), whole=True)
-                )
-            case "text":
-                facts.text.append(facts.grow(part.content))
-            case "thinking":
-                pass
-            case kind:
-                facts.hosted.append(f"a part of kind {kind}")
-    return facts
+        kept = {"openai_store": False} if "OpenAIResponsesModel" in kinds else {}
+        return {"max_tokens": self.asks.model(0).max_output, **kept}
 
 
 # -- openai-agents -------------------------------------------------------------------------------------------
 
 
-def openai_agents_planner(agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW) -> Plan:
+def openai_agents_planner(
+    agent: Any, app: App, *, tools: Sequence[str], window: int = WINDOW, model: ModelSpec | None = None
+) -> Hosted:
     """A planner from an `agents.Agent` that is asked by OpenAI Responses.
 
     UsageError for an agent with tools, handoffs, MCP servers or a stored prompt of its own, for any model but
@@ -257,12 +300,19 @@ def openai_agents_planner(agent: Any, app: App, *, tools: Sequence[str], window:
     not known to be harmless (`handed.OPENAI_AGENTS`), and for a client that retries.
     """
     check_openai_agent(agent)
-    return _OpenAiAgents(agent, Hosted(app, tools, window, getattr(agent.model, "_client", None)))
+    asked = _model(model, str(agent.model.model), "openai", agent.model_settings.max_tokens, window)
+    return _OpenAiAgents(agent, app, tools, window, asked, agent.model._client)  # noqa: SLF001 - it has no other
 
 
-class _OpenAiAgents(_Asked):
-    async def _asked(self, context: Context) -> Turn:
-        from agents import AgentsException, FunctionTool, ModelSettings, RunConfig, Runner
+class _OpenAiAgents(Hosted):
+    framework = "openai-agents"
+    provider = "openai"
+
+    def _instructions(self) -> str:
+        return self._agent.instructions if isinstance(self._agent.instructions, str) else ""
+
+    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
+        from agents import FunctionTool, ModelSettings, RunConfig, Runner
 
         tools = [
             FunctionTool(
@@ -273,69 +323,18 @@ class _OpenAiAgents(_Asked):
                 strict_json_schema=False,
                 needs_approval=True,
             )
-            for tool in self._hosted.declared.tools
+            for tool in self.declared.tools
         ]
-        heard: list[Any] = []
-        items: Any = response_items(self._hosted.told(context))
-        output = None
-        try:
-            result = await Runner.run(
-                self._agent.clone(
-                    tools=tools,
-                    model=_overheard(self._agent.model, heard),
-                    model_settings=self._agent.model_settings.resolve(ModelSettings(store=False)),
-                ),
-                items,
-                max_turns=1,
-                run_config=RunConfig(tracing_disabled=True),
-            )
-            output = result.final_output
-        except AgentsException:  # a call of no tool, say: what was answered is judged here
-            if not heard:
-                raise
-        facts = _raw_facts(heard[0])
-        used = {name: facts.usage.get(name) for name in ("input_tokens", "output_tokens")}
-        return self._hosted.turn(facts, output, used)
+        bounds = ModelSettings(store=False, max_tokens=self.asks.model(0).max_output)
+        items: Any = response_items(told)
+        result = await Runner.run(
+            self._agent.clone(tools=tools, model_settings=self._agent.model_settings.resolve(bounds)),
+            items,
+            max_turns=1,
+            run_config=RunConfig(tracing_disabled=True),
+        )
+        return result.final_output, None
 
 
 async def _never(*_: object) -> Any:
     raise RuntimeError("a framework was about to run a tool; nothing of it is run there")
-
-
-# -- what a provider itself said -----------------------------------------------------------------------------
-
-_ASKING: Final[Mapping[str, Callable[[Mapping[str, Any]], Facts]]] = {
-    "_fetch_response": of_response,
-    "_responses_create": of_response,
-    "_completions_create": of_completion,
-}
-"""Where the frameworks' models ask OpenAI's SDK, and how what they get is read: they keep a part of it."""
-
-
-def _overheard(model: Any, heard: list[Any]) -> Any:
-    """The model, each of whose raw answers is put down before the framework makes anything of it.
-
-    As it is for a model of another provider, whose answers are judged by what the framework keeps of them.
-    """
-    for name, read in _ASKING.items():
-        if (asks := getattr(type(model), name, None)) is not None:
-            model = copy(model)
-            setattr(model, name, _listening(asks.__get__(model), read, heard))
-            break
-    return model
-
-
-def _listening(asks: Callable[..., Awaitable[Any]], read: Any, heard: list[Any]) -> Any:
-    async def listening(*args: Any, **how: Any) -> Any:
-        answer = await asks(*args, **how)
-        if hasattr(answer, "to_dict"):  # and not the framework's own, of a refusal it knows
-            heard.append((read, answer.to_dict(warnings=False)))
-        return answer
-
-    return listening
-
-
-def _raw_facts(heard: Any) -> Facts:
-    read, answer = heard
-    facts: Facts = read(answer)
-    return facts

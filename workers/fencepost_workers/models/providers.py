@@ -262,7 +262,7 @@ async def _asked(
     try:
         stream = await _create(client, model, body, timeout)
         try:
-            begun.request = _request_id(stream.response.headers)
+            begun.request = request_id(stream.response.headers)
             await _read(stream, collector)
         except client.errors:
             raise
@@ -277,7 +277,7 @@ async def _asked(
             with suppress(*client.errors):
                 await stream.close()
     except client.errors as error:
-        return _broken(error, now, client.credentials.hide)
+        return heard_of(error, now, client.credentials.hide)
     return Heard(settle(collector.facts))
 
 
@@ -316,7 +316,8 @@ def _plain(event: Any) -> Mapping[str, Any]:
     return event if isinstance(event, Mapping) else {}
 
 
-def _broken(error: Exception, now: datetime, hide: Hide) -> Heard:
+def heard_of(error: Exception, now: datetime, hide: Hide) -> Heard:
+    """What an error of an SDK, or of its transport, says of a request."""
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
     body = getattr(error, "body", None)
@@ -326,7 +327,7 @@ def _broken(error: Exception, now: datetime, hide: Hide) -> Heard:
         free = status >= 400 and unbilled(status)
         return Heard(
             Answer(ending, code=code, why=why),
-            _request_id(response.headers),
+            request_id(response.headers),
             free=free,
             retry_after=_milliseconds(response.headers) or wait,
         )
@@ -358,7 +359,8 @@ def _root(error: Exception) -> BaseException:
     return cause if isinstance(cause, httpx2.HTTPError) else error
 
 
-def _request_id(headers: Mapping[str, str]) -> str:
+def request_id(headers: Mapping[str, str]) -> str:
+    """The provider's id of a request; empty where it tells none."""
     return next((headers[name] for name in _REQUEST_IDS if name in headers), "")
 
 
