@@ -237,7 +237,8 @@ class RecordOutcome(Command):
 
     `result` keeps the bytes of an applied one; `requests` counts the effect requests that went on the wire
     for it: more than one is a hidden retry (R4). `scope` is a hint, as a claim's. `grounds` are the documents
-    and the memory that an applied one rests on.
+    and the memory that an applied one rests on, `ungrounded` what is not among them: how many more, or why
+    none could be told.
     """
 
     term: Term
@@ -248,6 +249,7 @@ class RecordOutcome(Command):
     result: Payload | None = None
     scope: str = ""
     grounds: tuple[Mapping[str, Any], ...] = ()
+    ungrounded: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

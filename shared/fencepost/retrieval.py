@@ -8,7 +8,8 @@ the result and, as `on_stale` says, withheld, marked, or reason enough to refuse
 
 Every document a planner is shown is recorded with the result as one of its `grounds` (source, id, version,
 as of), so that which documents grounded an answer is one query: the view `fencepost.grounding`, and
-`fencepost grounding RUN`. Nobody vouches for documents unless `untrusted=False` says so.
+`fencepost grounding RUN` with the runs below it. What does not fit is counted. Nobody vouches for
+documents unless `untrusted=False` says so.
 
 What a search function says of versions and moments is its own word; nothing here can check it.
 """
@@ -72,12 +73,14 @@ class OnStale(StrEnum):
 class Retrieved(BaseModel):
     """What a planner is told of a search.
 
-    `stale` names the documents that are older than `max_age_s` seconds, `left_out` counts those that had no
-    room. `now` is the ledger's time by which ages were judged.
+    `stale` names the documents that are older than `max_age_s` seconds, `stale_left_out` counts those beyond
+    the first `MOST_DOCUMENTS` of them; `left_out` counts what would have been shown and had no room. `now` is
+    the ledger's time by which ages were judged.
     """
 
     documents: list[dict[str, Any]]
     stale: list[dict[str, Any]] = Field(default_factory=list)
+    stale_left_out: int = 0
     left_out: int = 0
     max_age_s: int | None = None
     now: str
@@ -218,6 +221,7 @@ def retrieved(
     return Retrieved(
         documents=shown,
         stale=stale[:MOST_DOCUMENTS],
+        stale_left_out=max(len(stale) - MOST_DOCUMENTS, 0),
         left_out=left_out,
         max_age_s=seconds,
         now=rfc3339(now),
@@ -269,3 +273,5 @@ def _stale(call: CallView, max_age: timedelta | None) -> Iterator[str]:
                 named[str(one["id"])] = str(one["as_of"])
         for name, as_of in named.items():
             yield f"{call.tool} ({call.call_id}): document {sanitize(name, 100)} is as of {as_of}"
+        if more := result.get("stale_left_out"):
+            yield f"{call.tool} ({call.call_id}): {more} more documents are stale"

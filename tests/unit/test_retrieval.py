@@ -1,7 +1,9 @@
 """Retrieval's pure parts: which documents are stale, what is shown of them, what they are grounds of."""
 
 import asyncio
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,8 +11,10 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, NotApplied, UsageError
+from fencepost.outcomes import Applied
 from fencepost.retrieval import Document, OnStale, Retrieved, ground, grounds_of, retrieved, stale_calls
 from fencepost.tools import Attempt, CallView, Context
+from fencepost_workers.tools.retrieval import grounded
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -67,6 +71,9 @@ def test_stale_documents_refuse_the_call_where_that_is_declared() -> None:
 def test_what_has_no_room_is_counted_and_no_document_is_cut() -> None:
     many = retrieved([document(str(n), DAY) for n in range(60)], now=NOW, max_age=None)
     assert (len(many["documents"]), many["left_out"]) == (50, 10)
+    old = retrieved([document(str(n), 2 * DAY) for n in range(60)], now=NOW, max_age=DAY)
+    assert (len(old["stale"]), old["stale_left_out"], old["left_out"]) == (50, 10, 0)
+    assert told(view("s", "docs.search", {}, old))[-1] == "docs.search (s): 10 more documents are stale"
     large = retrieved([document("large", DAY, "x" * 100_000), NEW], now=NOW, max_age=None)
     assert ([one["id"] for one in large["documents"]], large["left_out"]) == (["new"], 1)
 
@@ -84,6 +91,29 @@ def test_grounds_are_the_documents_that_are_shown_as_bounded_text() -> None:
         {"source": "docs", "id": "new", "version": "r1", "as_of": "2026-05-01T12:00:00.000000Z"},
     ]
     assert len(ground("s" * 500, "i", "v", None)["source"]) <= 200
+
+
+@pytest.mark.parametrize(
+    ("grounds", "listed", "missing"),
+    [
+        (lambda found: found["documents"], 2, None),
+        (lambda found: found["documents"] * 60, 100, {"left_out": 20}),
+        (lambda found: found["pages"], 0, {"unread": "KeyError: 'pages'"}),
+        (lambda _found: ["a word"], 0, {"unread": None}),
+    ],
+)
+def test_grounds_that_are_too_many_or_cannot_be_told_are_recorded_as_such(
+    grounds: Callable[[Any], Any], listed: int, missing: dict[str, Any] | None
+) -> None:
+    tool = replace(searching([]).tool("docs.search"), grounds=grounds)
+    text = json.dumps(retrieved([OLD, NEW], now=NOW, max_age=None))
+    _, found = grounded(tool, Applied(text, None))
+    assert len(found.listed) == listed
+    if missing == {"unread": None}:
+        assert found.missing is not None
+        assert "unread" in found.missing
+    else:
+        assert found.missing == missing
 
 
 def attempt() -> Attempt:

@@ -86,7 +86,8 @@ def _record(role: Role, order: c.Send, held: Held, outcome: Outcome, requests: i
         requests=requests,
         result=result,
         scope=call.scope,
-        grounds=grounds,
+        grounds=grounds.listed,
+        ungrounded=grounds.missing,
         payloads=(result,) if result else (),
     )
 

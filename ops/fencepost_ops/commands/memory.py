@@ -10,7 +10,7 @@ from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError, NotFound
 from fencepost.ledger import find, listings, memories
 from fencepost.memory_port import Slot
-from fencepost_ops.commands.output import print_json, print_table, when
+from fencepost_ops.commands.output import cut_short, print_json, print_table, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
     LIMIT,
@@ -54,6 +54,7 @@ def list_(
     """List the keys of a SPACE that have a value, and their newest versions."""
     with session.connection() as connection:
         found = memories.keys(connection, tenant, space, prefix, after, limit)
+    cut_short(limit, found)
     if as_json:
         print_json(found)
         return
@@ -77,6 +78,7 @@ def show(session: Session, space: str, key: str, tenant: str, limit: int, as_jso
     with session.connection() as connection:
         now = listings.now(connection)
         found = memories.versions(connection, Slot(tenant, space, key), limit)
+    cut_short(limit, found)
     if not found:
         raise NotFound(f"tenant {cut(tenant)} has no {cut(key)} in {cut(space)}")
     if as_json:
@@ -126,25 +128,48 @@ def erase(
 
 @click.command()
 @click.argument("run")
+@click.option("--own", is_flag=True, help="Only what the run's own calls brought, nothing of runs below it.")
 @tenant_option
 @dsn_option
 @json_option
 @pass_session
-def grounding(session: Session, run: str, tenant: str | None, as_json: bool) -> None:
+def grounding(session: Session, run: str, own: bool, tenant: str | None, as_json: bool) -> None:
     """List the documents and the memory that a RUN's results rest on.
 
-    RUN is an id, the unique beginning of one, or a run key. TURN is the one that asked: what it brought is
-    known to the turns after it. The same as SQL: SELECT * FROM fencepost.grounding WHERE run = ...
+    RUN is an id, the unique beginning of one, or a run key. Of the runs below it those count whose call has
+    succeeded, and of a result that was taken over what it rested on when it was made: WHOSE says by which
+    call. TURN is the one that asked: what it brought is known to the turns after it. Of one run the same as
+    SQL: SELECT * FROM fencepost.grounding WHERE run = ...
     """
     with session.connection() as connection:
         owner, found = find.find_run(connection, run, tenant)
-        grounds = memories.grounding(connection, owner, found)
+        grounds = memories.grounding(connection, owner, found, tree=not own)
+        parent = listings.parent_of(connection, owner, found)
+    missing = {(one.run, one.seq): one.left_out for one in grounds}
     if as_json:
-        print_json({"run": found, "tenant": owner, "grounds": grounds})
+        told = {"run": found, "tenant": owner, "parent": parent, "own": own, "grounds": grounds}
+        print_json(told | {"left_out": sum(missing.values()), "unread": sum(bool(g.unread) for g in grounds)})
         return
-    rows = [
-        (one.turn, one.tool, one.source, one.id, one.version, one.as_of, "STALE" if one.stale else "")
-        for one in grounds
-    ]
-    columns = ["TURN>", "TOOL", "SOURCE", "ID", "VERSION", "AS OF!", ""]
-    print_table(columns, rows, empty=f"run {found} itself rests on no document and on no memory")
+    columns = ["TURN>", "TOOL", "SOURCE", "ID", "VERSION", "AS OF!", "", "WHOSE"]
+    whole = f"run {found} itself" if own else f"run {found}"
+    print_table(columns, map(_ground, grounds), empty=f"{whole} rests on no document and no memory")
+    if any(missing.values()):
+        click.echo(f"{sum(missing.values())} more were left out as they were recorded: a result lists 100")
+    if parent is not None:
+        click.echo(f"run {parent} has started it: what that one knew is told by its own grounding")
+
+
+def _ground(one: memories.Ground) -> tuple[object, ...]:
+    whose = f"run {one.run} by {' › '.join(map(cut, one.labels))}" if one.depth else ""
+    if one.unread is not None:
+        return one.turn, one.tool, "NOT KNOWN", one.unread, "", "", "", whose
+    return (
+        one.turn,
+        one.tool,
+        one.source,
+        one.id,
+        one.version,
+        one.as_of,
+        "STALE" if one.stale else "",
+        whose,
+    )

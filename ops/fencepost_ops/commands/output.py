@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
 from typing import Any, Final, NoReturn
 from uuid import UUID
@@ -134,6 +134,12 @@ def _fitting(columns: Sequence[str], cells: Sequence[Sequence[Text]], width: int
         if sum(widths[n] for n in kept) - _GAP > width and "?" in columns[index]:
             kept.remove(index)
     return kept
+
+
+def cut_short(limit: int, *lists: Sized) -> None:
+    """Say so, beside the answer, where one of these lists is as long as it may be."""
+    if any(len(one) >= limit for one in lists):
+        click.echo(f"fencepost: of a kind {limit} are listed at most; --limit shows more", err=True)
 
 
 def when(moment: datetime | None, now: datetime) -> str:

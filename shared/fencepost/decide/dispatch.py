@@ -325,6 +325,7 @@ def _applied(fold: Fold, call: Call, tool: Tool, command: RecordOutcome, outcome
         "requests": command.requests,
         **({UNTRUSTED: True} if outcome.strange else brought(tool)),
         **({"grounds": [dict(one) for one in command.grounds]} if command.grounds else {}),
+        **({"ungrounded": dict(command.ungrounded)} if command.ungrounded else {}),
     }
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 

@@ -230,7 +230,8 @@ def _repair(fold: Fold, call: Call, reason: str) -> Answer:
 
 def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     """Write a decision that needs nobody outside: proof, patience, or a person."""
-    fence, outside = fold.call(call.id).fence, brought(fold.known.tool(call.tool, call.tool_version))
+    tool = fold.known.tool(call.tool, call.tool_version)
+    fence, outside = fold.call(call.id).fence, brought(tool)
     stopped = fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
     if isinstance(decision, recovery.Succeed) and stopped:
         # After its end a run does nothing by itself: a person says that it happened, and it is offset.
@@ -240,6 +241,8 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
         known = {"receipt": decision.receipt, "result": decision.result}
         body = {"to": C.SUCCEEDED, "proof": decision.proof, "fence": fence}
         body |= known | {"preview": _preview(fold, decision.result), **outside}
+        if tool is not None and tool.grounds is not None:  # only who has the result itself can tell them
+            body["ungrounded"] = {"unread": f"it was settled by {decision.proof}, not by its own answer"}
         fold.emit(E.TOOL_EFFECT_RECONCILED, body, call=call.id)
     elif isinstance(decision, recovery.Fail):
         body = {"to": C.FAILED, "proof": decision.proof, "fence": fence, **outside}

@@ -93,9 +93,27 @@ WHERE tenant = %(tenant)s AND space = %(space)s AND key = %(key)s AND erased_at 
     AND version <= %(to)s
 RETURNING version
 """
+# What fed a run: its own calls, the runs that calls of its have started, and where a call was given the
+# result of another one of its key, that one, or the run it had started.
 _GROUNDING: Final = """
-SELECT seq, turn, call, label, tool, source, id, version, as_of, stale, recorded_at
-FROM fencepost.grounding WHERE tenant = %s AND run = %s ORDER BY seq, place
+WITH RECURSIVE fed AS (
+    SELECT r.tenant, r.id AS run, NULL::uuid AS only, NULL::uuid AS through, 0 AS depth,
+        ARRAY[]::text[] AS labels, ARRAY[]::bigint[] AS path
+    FROM fencepost.runs r WHERE r.tenant = %(tenant)s AND r.id = %(run)s
+    UNION ALL
+    SELECT f.tenant, coalesce(s.child, s.run), CASE WHEN s.child IS NULL THEN s.id END, c.id, f.depth + 1,
+        f.labels || c.label, f.path || c.turn::bigint || c.ordinal::bigint
+    FROM fed f JOIN fencepost.calls c ON c.run = f.run AND c.tenant IS NOT DISTINCT FROM f.tenant
+    LEFT JOIN fencepost.operations o ON c.reused AND o.key = c.operation AND o.tenant = c.tenant
+    JOIN fencepost.calls s ON s.id = coalesce(o.call, c.id) AND s.tenant = f.tenant
+    WHERE %(tree)s AND c.state = 'SUCCEEDED' AND (f.only IS NULL OR c.id = f.only)
+        AND (s.child IS NOT NULL OR s.id <> c.id)
+)
+SELECT g.seq, g.turn, g.call, g.label, g.tool, g.source, g.id, g.version, g.as_of, g.stale, g.recorded_at,
+    g.left_out, g.unread, f.run, f.depth, f.through, f.labels
+FROM fed f JOIN fencepost.grounding g
+    ON g.tenant = f.tenant AND g.run = f.run AND (f.only IS NULL OR g.call = f.only)
+ORDER BY f.path, g.seq, g.place
 """
 
 
@@ -199,19 +217,30 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Ground:
-    """What a result of a run rests on; `turn` is the one that asked for it."""
+    """What a result rests on; `turn` is the one of its run that asked for it.
+
+    `left_out` counts those of the same result that are not listed; one without a source says by `unread` why
+    none of its result could be told. `run` is whose call it was: `depth` steps from the run that was asked
+    about, reached by that one's calls, or their children's, as `labels` names them and `through` is the last.
+    """
 
     seq: int
     turn: int
     call: UUID
     label: str
     tool: str
-    source: str
-    id: str
-    version: str
-    as_of: str
+    source: str | None
+    id: str | None
+    version: str | None
+    as_of: str | None
     stale: bool
     recorded_at: datetime
+    left_out: int
+    unread: str | None
+    run: UUID
+    depth: int
+    through: UUID | None
+    labels: list[str]
 
 
 def versions(connection: Connection, slot: Slot, limit: int) -> list[Version]:
@@ -239,6 +268,9 @@ def keys(
     return [Listed(*row) for row in connection.execute(_KEYS, asked)]
 
 
-def grounding(connection: Connection, tenant: str, run: UUID) -> list[Ground]:
-    """The documents and the memory that a run's results rest on, in the order they were recorded."""
-    return [Ground(*row) for row in connection.execute(_GROUNDING, [tenant, run])]
+def grounding(connection: Connection, tenant: str, run: UUID, *, tree: bool = True) -> list[Ground]:
+    """The documents and the memory that a run's results rest on, in the order they were recorded; with `tree`
+    those of the runs that fed it, too.
+    """
+    found = connection.execute(_GROUNDING, {"tenant": tenant, "run": run, "tree": tree})
+    return [Ground(*row) for row in found]

@@ -1,0 +1,113 @@
+"""`fencepost grounding`: what an answer rests on, with the runs that fed it, and nothing left out unsaid."""
+
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from fencepost.clock import uuid7
+from fencepost.outcomes import Applied, Unsure
+from fencepost.recovery import Answer
+from fencepost.retrieval import ground
+from tests.integration.family import begin, fan, grown, heard
+from tests.integration.ledger_bench import Bench
+from tests.integration.shell import Shell
+
+
+@pytest.fixture
+def family(bench: Bench) -> Bench:
+    return grown(bench)
+
+
+@pytest.fixture
+def shown(bench: Bench, no_settings: None) -> Shell:
+    return Shell(bench.database, {"COLUMNS": "400"})
+
+
+def read(bench: Bench, run: UUID, *names: str, **more: Any) -> UUID:
+    """A call of the run whose result rests on these documents."""
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    grounds = tuple(ground("docs", name, "r1", None) for name in names)
+    bench.one(replace(bench.outcome(send, term, Applied("{}", "d")), grounds=grounds, **more))
+    return call
+
+
+def told(shell: Shell, run: UUID, *args: str) -> list[tuple[str, int, str]]:
+    found = shell.json("grounding", str(run), *args, role="reader")
+    return [(one["id"], one["depth"], one["run"]) for one in found["grounds"]]
+
+
+def test_the_runs_that_fed_a_run_are_among_it_and_whose_call_it_was_is_marked(
+    family: Bench, shown: Shell
+) -> None:
+    run, calls, (fed, stopped, open_) = fan(family, 3, tool="wallet.deep")
+    read(family, fed, "page")
+    (inner,) = family.plan(fed, ("wallet.ask", {"topic": family.order()}))
+    grandchild = begin(family, fed, inner)
+    read(family, grandchild, "deep")
+    for above, call, child in ((fed, inner, grandchild), (run, calls[0], fed)):
+        family.finish(child)
+        heard(family, above, call)
+    read(family, stopped, "not told")
+    read(family, open_, "not yet")
+    expected = [("page", 1, str(fed)), ("deep", 2, str(grandchild))]
+    assert told(shown, run) == expected
+    assert told(shown, run, "--own") == []
+    assert told(shown, fed) == [("page", 0, str(fed)), ("deep", 1, str(grandchild))]
+    labels = [family.call(call).label for call in (calls[0], inner)]
+    text = shown.ok("grounding", str(run), role="reader")
+    assert f"run {grandchild} by {' › '.join(labels)}" in text
+    assert "itself rests on no document" in shown.ok("grounding", str(run), "--own")
+    assert f"run {run} has started it" in shown.ok("grounding", str(fed))
+    assert shown.json("grounding", str(fed))["parent"] == str(run)
+
+
+def test_a_result_that_is_taken_over_rests_on_what_it_rested_on(family: Bench, shown: Shell) -> None:
+    first, order, topic = family.start(), family.order(), family.order()
+    (call,) = family.plan(first, ("wallet.debit", {"order": order}))
+    send, term = family.dispatch(first, call)
+    record = family.outcome(send, term, Applied("{}", "d"))
+    family.one(replace(record, grounds=(ground("docs", "direct", "r1", None),)))
+    (asking,) = family.plan(first, ("wallet.ask", {"topic": topic}))
+    child = begin(family, first, asking)
+    read(family, child, "below")
+    family.finish(child)
+    heard(family, first, asking)
+    later = family.start()
+    family.succeed_by_reuse(later, order)
+    (again,) = family.plan(later, ("wallet.ask", {"topic": topic}))
+    family.one(replace(family.claim_call(later, again), child=uuid7(), request=None))
+    assert family.call(again).reused
+    assert told(shown, later) == [("direct", 1, str(first)), ("below", 1, str(child))]
+
+
+def test_what_was_left_out_or_could_not_be_told_is_said(bench: Bench, shown: Shell) -> None:
+    run = bench.start()
+    read(bench, run, "a", "b", ungrounded={"left_out": 23})
+    said = shown.json("grounding", str(run))
+    assert ([one["id"] for one in said["grounds"]], said["left_out"], said["unread"]) == (["a", "b"], 23, 0)
+    assert "23 more were left out" in shown.ok("grounding", str(run))
+    other = bench.start()
+    read(bench, other, ungrounded={"unread": "KeyError: 'documents'"})
+    said = shown.json("grounding", str(other))
+    assert ([one["unread"] for one in said["grounds"]], said["unread"]) == (["KeyError: 'documents'"], 1)
+    assert "NOT KNOWN" in shown.ok("grounding", str(other))
+    assert bench.sql("SELECT sum(left_out) FROM fencepost.grounding WHERE run = %s", other) == [(0,)]
+
+
+def test_an_outcome_that_something_else_has_settled_cannot_tell_its_grounds(
+    bench: Bench, shown: Shell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = bench.app.registry["wallet.debit", 1]
+    monkeypatch.setitem(bench.app.registry, ("wallet.debit", 1), replace(tool, grounds=lambda _found: ()))
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    send, term = bench.dispatch(run, call)
+    bench.record(send, term, Unsure("timeout", "no answer"))
+    bench.ahead(3)
+    ask, asking = bench.reconcile(run, call)
+    bench.one(bench.looked_up(ask, asking, Answer.FOUND, "d-1"))
+    (only,) = shown.json("grounding", str(run))["grounds"]
+    assert only["unread"].startswith("it was settled by ")
