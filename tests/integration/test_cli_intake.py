@@ -33,7 +33,7 @@ def test_what_was_refused_is_listed_with_its_reason_until_it_is_dropped(shell: S
     assert found["message"] == '[[], {"run_key": "o-1"}, {}]'
     assert shell.ok("intake", "drop", str(first)[:8]) == f"dropped {first}\n"
     assert shell.refused(2, "intake", "drop", str(first)) == f"there is no refused message {first}"
-    assert shell.ok("intake", "--tenant", "shop") == "no message was refused\n"
+    assert shell.ok("intake", "--tenant", "shop") == "no message of tenant shop was refused\n"
     assert [one["id"] for one in shell.json("intake", exit_code=1)] == [str(second)]
 
 

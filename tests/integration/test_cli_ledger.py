@@ -24,6 +24,8 @@ from tests.integration.shell import (
     succeeded,
 )
 
+LISTED = "fencepost runs lists runs, fencepost show RUN its calls"
+
 
 @pytest.fixture
 def bench(database: LedgerDatabase) -> Iterator[Bench]:
@@ -77,9 +79,9 @@ def test_a_run_is_found_by_id_by_prefix_and_by_key(bench: Bench, shell: Shell) -
 
 
 def test_an_unknown_and_an_ambiguous_run_are_told(bench: Bench, shell: Shell) -> None:
-    assert shell.refused(2, "show", "nothing") == "there is no run nothing"
+    assert shell.refused(2, "show", "nothing") == f"there is no run nothing; {LISTED}"
     assert shell.refused(2, "show", str(uuid7())).startswith("there is no run ")
-    assert shell.refused(2, "show", "\x1b[2Jabc") == "there is no run \\u001b[2Jabc"
+    assert shell.refused(2, "show", "\x1b[2Jabc") == f"there is no run \\u001b[2Jabc; {LISTED}"
     with Client(shell.database.dsns["producer"]) as client:
         for tenant in ("shop", "market"):
             client.enqueue(
@@ -89,7 +91,8 @@ def test_an_unknown_and_an_ambiguous_run_are_told(bench: Bench, shell: Shell) ->
     assert "o-1 names several runs" in told
     assert told.endswith("give the tenant as well")
     assert shell.json("show", "o-1", "--tenant", "market")["run"]["tenant"] == "market"
-    assert shell.refused(2, "show", "o-1", "--tenant", "none") == "there is no run o-1 of tenant none"
+    told = shell.refused(2, "show", "o-1", "--tenant", "none")
+    assert re.fullmatch(r"there is no run o-1 of tenant none; there is a run \S{36} of tenant market", told)
     prefix = str(shell.json("show", "o-1", "--tenant", "market")["run"]["id"])[:6]
     assert "give more of the id" in shell.refused(2, "show", prefix)
 
@@ -335,4 +338,4 @@ def test_what_to_verify_has_to_be_said(shell: Shell) -> None:
     assert "name a RUN, or give --all" in shell.refused(2, "verify")
     assert "name a RUN, or give --all" in shell.refused(2, "verify", "o-1", "--all")
     assert "--all is every tenant's" in shell.refused(2, "verify", "--all", "--tenant", "shop")
-    assert shell.refused(2, "verify", "o-1") == "there is no run o-1"
+    assert shell.refused(2, "verify", "o-1") == f"there is no run o-1; {LISTED}"

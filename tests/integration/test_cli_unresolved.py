@@ -12,7 +12,7 @@ from fencepost.clock import parse_rfc3339
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from fencepost_ops.database import LedgerDatabase
-from tests.integration.ledger_bench import Bench, Fields, open_bench
+from tests.integration.ledger_bench import TENANT, Bench, Fields, open_bench
 from tests.integration.shell import Shell, needs_repair, succeeded
 
 LOST = Unsure("timeout", "no answer in 2 s")
@@ -114,4 +114,28 @@ def test_a_decision_taken_before_is_part_of_the_story(bench: Bench, shell: Shell
 def test_a_call_whose_outcome_is_known_is_said_to_be(bench: Bench, shell: Shell) -> None:
     _, call = succeeded(bench)
     assert shell.refused(1, "unresolved", str(call)) == f"call {call} is SUCCEEDED: its outcome is known"
-    assert shell.refused(2, "unresolved", "0000") == "there is no call 0000"
+    assert shell.refused(2, "unresolved", "0000").startswith(
+        "there is no call 0000; fencepost runs lists runs"
+    )
+
+
+def test_a_name_of_something_else_and_a_tenant_with_a_slip_are_told(bench: Bench, shell: Shell) -> None:
+    run, call = succeeded(bench)
+    said = f"there is a call {call} of run {run} of tenant {TENANT}"
+    assert shell.refused(2, "show", str(call)) == f"there is no run {call}; {said}"
+    said = f"there is a run {run} of tenant {TENANT}"
+    assert shell.refused(2, "result", str(run)) == f"there is no call {run}; {said}"
+    assert "there is no run" in shell.refused(2, "show", str(call), role="producer")  # who sees no calls
+    assert shell.ok("unresolved", "--tenant", "shpo") == "every call of tenant shpo is settled\n"
+    assert shell.ok("runs", "--tenant", "shpo") == "no runs of tenant shpo\n"
+    waits = bench.debit(bench.enqueue("o-2"), "o-2")
+    assert "INTENT_RECORDED: see what it waits for" in shell.refused(1, "unresolved", str(waits))
+
+
+def test_a_list_that_is_cut_short_says_so(bench: Bench, shell: Shell) -> None:
+    for key in ("o-1", "o-2"):
+        needs_repair(bench, key)
+    for args in (("unresolved",), ("runs", "--json"), ("unresolved", "--json")):
+        told = shell(*args, "--limit", "1")
+        assert told.stderr == "fencepost: of a kind 1 are listed at most; --limit shows more\n"
+    assert shell("unresolved", "--limit", "3").stderr == ""

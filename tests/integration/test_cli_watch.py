@@ -136,7 +136,7 @@ def test_a_look_at_the_fleet_reads_what_is_open_and_not_what_has_ended(bench: Be
 
 
 def test_a_wrong_run_and_wrong_options_are_one_sentence(shell: Shell) -> None:
-    assert shell.refused(2, "watch", "nothing") == "there is no run nothing"
+    assert shell.refused(2, "watch", "nothing").startswith("there is no run nothing; fencepost runs lists")
     assert "--once is for the overview" in shell.refused(2, "watch", "o-1", "--once")
     assert "--tenant goes with a RUN" in shell.refused(2, "watch", "--tenant", "shop")
     away = shell.refused(3, "watch", "o-1", FENCEPOST_DSN="postgresql://u:p@127.0.0.1:9/db")

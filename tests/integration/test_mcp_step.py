@@ -242,6 +242,8 @@ def test_a_changed_definition_holds_the_call_until_a_person_pins_it_anew(desk: D
         assert "fencepost mcp check" in told.output
         assert str(call) in [one.get("call") for one in desk.shell.json("unresolved", exit_code=1)]
         assert "It is held until a person pins" in desk.shell.ok("explain", str(call))
+        assert "fencepost mcp check" in desk.shell("unresolved", str(call)).output
+        assert desk.shell.json("unresolved", str(call), exit_code=1)["call"] == str(call)
         (aged,) = [one for one in desk.shell.json("stats")["unresolved"] if one["state"] == "HELD"]
         assert aged["count"] == 1
         assert aged["oldest"] > 3 * AGAIN.total_seconds()

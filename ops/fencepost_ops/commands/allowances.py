@@ -9,7 +9,8 @@ import click
 from fencepost.allowances import spelled
 from fencepost.ledger import listings
 from fencepost.ledger.counters import Counter, counters
-from fencepost_ops.commands.output import print_json, print_table, shown, when
+from fencepost_ops.commands.output import cut_short, print_json, print_table, shown, when
+from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -37,6 +38,7 @@ def allowances(session: Session, tenant: str | None, past: bool, limit: int, as_
     with session.connection() as connection:
         now = listings.now(connection)
         found = counters(connection, tenant=tenant, past=past, limit=limit)
+    cut_short(limit, found)
     if as_json:
         print_json(found)
         return
@@ -54,7 +56,7 @@ def allowances(session: Session, tenant: str | None, past: bool, limit: int, as_
         for one in found
     ]
     columns = ["TENANT", "ALLOWANCE", "FOR", "ENDS", "USED>", "HELD>", "LIMIT>", "COUNTER!?"]
-    print_table(columns, rows, empty="no allowance has been used")
+    print_table(columns, rows, empty=f"no allowance{of(tenant)} has been used")
 
 
 def _whose(one: Counter) -> str:

@@ -13,7 +13,8 @@ from fencepost.ledger import approvals as reading
 from fencepost.ledger import find, listings
 from fencepost.states import CallState
 from fencepost_ops.commands import asked
-from fencepost_ops.commands.output import print_json, print_table
+from fencepost_ops.commands.output import cut_short, print_json, print_table
+from fencepost_ops.commands.sayings import of as whose
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -53,9 +54,11 @@ def approvals(
         of = find.find_run(connection, run, tenant)[1] if run is not None else None
         found = reading.waiting(connection, tenant=tenant, run=of, limit=limit)
     if as_json:
+        cut_short(limit, found)
         print_json([asked.values(one) for one in found])
         return
-    print_table(asked.COLUMNS, [asked.row(one, now) for one in found], empty="nothing waits for an approval")
+    empty = f"nothing{whose(tenant)} waits for an approval"
+    print_table(asked.COLUMNS, [asked.row(one, now) for one in found], empty=empty)
     if len(found) == limit:
         click.echo(f"these are the first {limit} to expire; --limit shows more")
 

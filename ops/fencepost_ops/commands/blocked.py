@@ -16,7 +16,8 @@ from fencepost.ledger.blocked import blocked as steps
 from fencepost.ledger.connect import Connection
 from fencepost.settings import Settings
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.output import print_json, print_table
+from fencepost_ops.commands.output import cut_short, print_json, print_table
+from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -68,6 +69,7 @@ def blocked(
         now = listings.now(connection)
         ttl = timedelta(seconds=settings.worker_ttl_s)
         found = steps(connection, ttl, runs=None if only is None else [only], tenant=tenant, limit=limit)
+    cut_short(limit, found)
     if as_json:
         print_json([as_object(step) for step in found])
     else:
@@ -75,7 +77,9 @@ def blocked(
             (step.run, step.run_key, step.reason, spoken(now - step.since), spoken(step.deadline - now))
             for step in found
         ]
-        print_table(["RUN!", "KEY", "WHY", "SINCE>", "DEADLINE IN>?"], rows, empty="nothing is blocked")
+        print_table(
+            ["RUN!", "KEY", "WHY", "SINCE>", "DEADLINE IN>?"], rows, empty=f"nothing{of(tenant)} is blocked"
+        )
         if found:
             click.echo(WAY_OUT, err=True)
     ctx.exit(1 if found else 0)

@@ -6,7 +6,8 @@ import click
 
 from fencepost.errors import NotFound
 from fencepost.ledger import listings, refusals
-from fencepost_ops.commands.output import print_json, seen, when
+from fencepost_ops.commands.output import cut_short, print_json, seen, when
+from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -37,10 +38,11 @@ def intake(ctx: click.Context, session: Session, tenant: str | None, limit: int,
     with session.connection() as connection:
         now = listings.now(connection)
         found = refusals.refusals(connection, tenant=tenant, limit=limit)
+    cut_short(limit, found)
     if as_json:
         print_json(found)
     elif not found:
-        click.echo("no message was refused")
+        click.echo(f"no message{of(tenant)} was refused")
     else:
         for one in found:
             click.echo(f"{one.id}  queue {seen(one.queue, 100)}, {when(one.received_at, now)}")

@@ -13,7 +13,7 @@ from fencepost.ledger import aside, listings
 from fencepost.ledger.aside import Stopped
 from fencepost.states import Queue
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.output import print_json, print_table, shown, when
+from fencepost_ops.commands.output import cut_short, print_json, print_table, shown, when
 from fencepost_ops.commands.sayings import cut
 from fencepost_ops.commands.session import (
     LIMIT,
@@ -94,6 +94,7 @@ def _list_dead(session: Session, limit: int, *, as_json: bool) -> int:
     with session.connection() as connection:
         now = listings.now(connection)
         found = aside.dead(connection, limit=limit)
+    cut_short(limit, found)
     if as_json:
         print_json(found)
     elif not found:
@@ -118,6 +119,7 @@ def _list_unclaimed(session: Session, limit: int, *, as_json: bool) -> None:
     with session.connection() as connection:
         now = listings.now(connection)
         found = aside.unclaimed(connection, limit=limit)
+    cut_short(limit, found)
     if as_json:
         print_json(found)
         return

@@ -19,7 +19,8 @@ from fencepost_ops.commands import waiting as providers
 from fencepost_ops.commands.blocked import WAY_OUT, as_object, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import DO, held
-from fencepost_ops.commands.output import plain, print_json, print_table, shown
+from fencepost_ops.commands.output import cut_short, plain, print_json, print_table, shown
+from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -87,10 +88,11 @@ def runs(
     if tree:
         found = _below_each_other(found)
     if as_json:
+        cut_short(limit, found)
         print_json([_object(info, missing, waits) for info in found])
         return
     rows = [_row(info, _why(info, missing, waits, now), missing, now, tree=tree) for info in found]
-    print_table(_COLUMNS, rows, empty="no runs")
+    print_table(_COLUMNS, rows, empty=f"no runs{of(tenant)}")
     if len(found) == limit:
         click.echo(f"these are the newest {limit}; --limit shows more")
 

@@ -32,6 +32,11 @@ def cut(text: object) -> str:
     return one_line(sanitize(text, _TEXT)).strip()
 
 
+def of(tenant: str | None) -> str:
+    """Whose what is listed is, where one tenant was asked for: a name with a slip in it has nothing."""
+    return "" if tenant is None else f" of tenant {cut(tenant)}"
+
+
 def _words(_: Event, data: Mapping[str, Any]) -> str:
     """The fields that explain most events, in the order a sentence would name them."""
     said = []

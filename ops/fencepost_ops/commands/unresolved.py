@@ -13,10 +13,11 @@ from fencepost.ledger import aside, find, listings
 from fencepost.ledger import unresolved as doubtful
 from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.ledger.held import Held, held
+from fencepost.states import CALL_ENDS
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.outbox import told
-from fencepost_ops.commands.output import one_line, print_json
-from fencepost_ops.commands.sayings import cut
+from fencepost_ops.commands.output import cut_short, one_line, print_json
+from fencepost_ops.commands.sayings import cut, of
 from fencepost_ops.commands.session import (
     LIMIT,
     Session,
@@ -63,10 +64,11 @@ def unresolved(
         left = abandoned(connection, tenant=tenant, limit=limit)
         stopped = aside.dead(connection, tenant=tenant, limit=limit)
         waiting = held(connection, tenant=tenant, limit=limit)
+    cut_short(limit, found, left, stopped, waiting)
     if as_json:
         print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped, *waiting])
     elif not (found or left or stopped or waiting):
-        click.echo("every call is settled")
+        click.echo(f"every call{of(tenant)} is settled")
     else:
         form = full if verbose else brief
         lines = [line for one in found for line in form(one, stories[one.call], now)]
@@ -84,6 +86,17 @@ def _one(session: Session, call: str, tenant: str | None, *, as_json: bool) -> i
         ref = find.find_call(connection, call, tenant)
         found = doubtful.unresolved(connection, tenant=ref.tenant, call=ref.call)
         stories = doubtful.stories(connection, found)
+        waiting = held(connection, tenant=ref.tenant, call=ref.call)
+    if waiting:
+        if as_json:
+            print_json(waiting[0])
+        for line in () if as_json else _told_held(waiting[0], now):
+            click.echo(line)
+        return 1
+    if not found and ref.state not in CALL_ENDS:
+        raise FencepostError(
+            f"call {ref.call} is {ref.state}: see what it waits for: fencepost show {ref.run}"
+        )
     if not found:
         raise FencepostError(f"call {ref.call} is {ref.state}: its outcome is known")
     if as_json:

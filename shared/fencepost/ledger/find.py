@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from fencepost.canonical import sanitize
@@ -38,7 +40,7 @@ def find_run(connection: Connection, text: str, tenant: str | None = None) -> Su
     keyed = [row for row in found if row[3]]
     candidates = keyed or found
     if not candidates:
-        raise NotFound(f"there is no run {_name(text)}{_within(tenant)}")
+        raise NotFound(f"there is no run {_name(text)}{_within(tenant)}{_else(connection, parameters)}")
     if len(candidates) > 1:
         described = [f"{run} ({_name(key)} of tenant {_name(owner)})" for owner, run, key, _ in candidates]
         hint = "give the tenant as well" if keyed else "give more of the id"
@@ -52,14 +54,26 @@ def find_call(connection: Connection, text: str, tenant: str | None = None) -> C
     NotFound if there is none, UsageError naming some of them if there are several.
     """
     low, high = id_range(text)
-    parameters = {"low": low, "high": high, "tenant": tenant, "limit": _SHOWN + 1}
+    parameters = {"text": text, "low": low, "high": high, "tenant": tenant, "limit": _SHOWN + 1}
     found = connection.execute(_CALLS, parameters).fetchall()
     if not found:
-        raise NotFound(f"there is no call {_name(text)}{_within(tenant)}")
+        raise NotFound(f"there is no call {_name(text)}{_within(tenant)}{_else(connection, parameters)}")
     if len(found) > 1:
         described = [f"{call} ({_name(tool)} {_name(label)})" for _, _, call, _, label, tool in found]
         raise UsageError(f"{_name(text)} names several calls: {_listed(described)}; give more of the id")
     return CallRef(*found[0][:4])
+
+
+def _else(connection: Connection, asked: Mapping[str, Any]) -> str:
+    """What else this text names, so that nobody has to guess; else where such names are listed."""
+    anywhere = {**asked, "tenant": None, "limit": 1}
+    for owner, run, _key, _keyed in connection.execute(_RUNS, anywhere).fetchall():
+        return f"; there is a run {run} of tenant {_name(owner)}"
+    readable = connection.execute("SELECT has_table_privilege('fencepost.calls', 'SELECT')").fetchone()
+    if asked["low"] is not None and readable is not None and readable[0]:
+        for owner, run, call, *_ in connection.execute(_CALLS, anywhere).fetchall():
+            return f"; there is a call {call} of run {run} of tenant {_name(owner)}"
+    return "; fencepost runs lists runs, fencepost show RUN its calls"
 
 
 def id_range(text: str) -> tuple[UUID | None, UUID | None]:

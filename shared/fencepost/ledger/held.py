@@ -15,7 +15,7 @@ SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.erro
        r.deadline
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
 WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%%'
-  AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
+  AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL) AND (c.id = %(call)s OR %(call)s::uuid IS NULL)
 ORDER BY c.tenant, c.id LIMIT %(limit)s
 """
 
@@ -37,7 +37,9 @@ class Held:
     deadline: datetime
 
 
-def held(connection: Connection, *, tenant: str | None = None, limit: int = 100) -> list[Held]:
-    """Held calls, the oldest first."""
-    found = connection.execute(_HELD, {"tenant": tenant, "limit": limit})
+def held(
+    connection: Connection, *, tenant: str | None = None, limit: int = 100, call: UUID | None = None
+) -> list[Held]:
+    """Held calls, the oldest first; with `call` that one alone, if it is."""
+    found = connection.execute(_HELD, {"tenant": tenant, "limit": limit, "call": call})
     return [Held(*row) for row in found]
