@@ -33,14 +33,20 @@ Cancel = Callable[[Fold, Call, str], None]
 
 
 def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
-    """`operations.admit`; but nobody waits for a run that it descends from, which waits for it.
+    """`operations.admit`; but nobody waits for a run that it descends from, which waits for it, nor for one
+    that waits for such a run.
 
     Of a key that runs are started under: what ended as FAILED is proved to have had no effect, and the same
     may be asked anew; the report of a run that stopped (it has no receipt) is nobody's result.
     """
     rule, why = operations.admit(operation, call, contract)
-    if rule == Rule.WAIT and operation.run in lineage.above(fold.run.request):
+    if rule == Rule.WAIT and operation.run in (above := lineage.above(fold.run.request)):
         return Rule.REJECT, "key_held_above"
+    if rule == Rule.WAIT:
+        key = operation.tenant, operation.key
+        if (way := fold.circles.way(key, {call.run, *above})) is not None:
+            return Rule.REJECT, f"key_in_circle: {way}"
+        fold.begun.append((call.run, key))
     if rule in (Rule.OWN, Rule.WAIT) or not _starts(fold, call.tool, call.tool_version):
         return rule, why
     if operation.status == OperationStatus.FAILED and operation.arguments_hash == call.arguments_hash:

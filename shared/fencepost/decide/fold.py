@@ -20,6 +20,7 @@ from fencepost.breaker import Health
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Claim, Command, Payload, Term
+from fencepost.decide.circles import Circles
 from fencepost.events import SCHEMA_VERSION, Event, EventType, body_digest, recorded_body
 from fencepost.machine import evolve
 from fencepost.models import AgentSpec
@@ -150,6 +151,9 @@ class Fold:
     """When a claim that found nothing to do, and says so, looks again: later than the state asks for."""
     signals: int = 0
     """Messages to this run so far."""
+    circles: Circles = field(default_factory=Circles)
+    begun: list[tuple[UUID, tuple[str, str]]] = field(default_factory=list)
+    """Runs of which a call has begun to wait for a key in this change, and that key."""
     drains: int = 0
     """How many workers in a row were told to end before they had its answer: for the one that is, too."""
 

@@ -47,6 +47,7 @@ _KEY = {
     "key_compensating": "the effect of this key is being offset",
     "key_compensated": "the effect of this key was offset",
     "key_stopped_before": "the run of a call of the same key stopped and left effects: settle those first",
+    "key_in_circle": "whoever holds the key waits for this call: ",
     "key_held_above": "a run that this one descends from holds the key, and waits for this one",
 }
 MAX_DETAIL = 600
@@ -354,9 +355,10 @@ def rejection(step: int, code: str, message: str) -> dict[str, Any]:
     return {"step": step, "code": code, "message": f"{code}: {message}"}
 
 
-def refused_key(code: str) -> dict[str, Any]:
-    """The refusal of step 7, for a reason that `operations.admit` gives."""
-    return rejection(7, code, _KEY.get(code, "the key may not be used again"))
+def refused_key(why: str) -> dict[str, Any]:
+    """The refusal of step 7, for a reason that `children.admit` gives: its code, and what it adds to that."""
+    code, _, more = why.partition(": ")
+    return rejection(7, code, _KEY.get(code, "the key may not be used again") + sanitize(more, MAX_DETAIL))
 
 
 def _proposal_body(

@@ -108,6 +108,7 @@ class Folding:
         except Exception as error:  # one command's bad data must not take its neighbours down
             log.exception("%s could not be decided", type(command).__name__)
             return c.Broken(f"{type(error).__name__}: {error}")
+        self.loaded.circles.begun += fold.begun
         if isinstance(command, c.Sweep):
             self._sweep(fold, command)
         elif any(e.type != EventType.RUN_CREATED for e in fold.events):
@@ -134,6 +135,7 @@ class Folding:
             children=self.loaded.children,
             signals=self.loaded.signals.get(key, 0),
             drains=self.loaded.drains.get(key, 0),
+            circles=self.loaded.circles,
             term=getattr(command, "term", None),
         )
         if isinstance(command, c.Claim):

@@ -2,9 +2,8 @@
 decides).
 
 Order of locks: runs, operations, dependencies, outbox (and allowances, see there). A run's lock covers its
-calls. Only the outbox row of
-a claim is taken with SKIP LOCKED: somebody moving it answers Busy. All statements of both steps travel in one
-pipeline.
+calls. Only the outbox row of a claim is taken with SKIP LOCKED: somebody moving it answers Busy. All
+statements of both steps travel in one pipeline.
 """
 
 from __future__ import annotations
@@ -20,9 +19,10 @@ from fencepost import commands as c
 from fencepost.allowances import Used
 from fencepost.authority.standing import EVERYBODY, Standing
 from fencepost.breaker import Health
+from fencepost.decide.circles import Circles
 from fencepost.decide.fold import Child, Known, Row
 from fencepost.dependencies import DependencySpec
-from fencepost.ledger import drains, health, rows, signals, standing
+from fencepost.ledger import circles, drains, health, rows, signals, standing
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.machine import next_row
 from fencepost.operations import Operation
@@ -168,6 +168,7 @@ class Loaded:
     """Of how many messages the requests told of claims that were applied before; those of none left out."""
     drains: dict[Key, int] = field(default_factory=dict)
     """How many workers in a row have ended under runs of which one reports that it is to."""
+    circles: Circles = field(default_factory=Circles)
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
         """Dependencies on which nothing may be decided: not well, or limited, and their row is not locked.
@@ -359,6 +360,7 @@ def load(
     loaded.operations = {(r[0], r[1]): made(Operation, r) for r in operations}
     loaded.rows = {(r[0], r[1]): made(Row, r) for held in locked for r in held}
     loaded.evidence = _evidence(evidence())
+    loaded.circles = circles.read(connection, pipeline, circles.awaited(batch, loaded))
     loaded.drains = drains.read(connection, pipeline, batch)
     loaded.pinned = signals.read_pinned(connection, pipeline, loaded.applied & of.plans)
     if stands and standing.authorises(batch):

@@ -1,0 +1,99 @@
+"""Runs that would wait for each other's keys until their deadlines: found as a call begins to wait.
+
+A call waits for the call that holds its key. If that one has started a run, it waits for what is open there:
+for calls that wait for a key themselves, or have started runs. Whoever would close a circle of such waits is
+refused (`decide.children.admit`), so that every circle loses its last call and no other.
+
+Only runs that have a parent can close one. Their waits begin one at a time in a tenant, by an advisory lock
+that is held until the COMMIT, so that of two that begin at once the second sees the first. What is looked at
+is bounded: a circle that is longer or wider ends at a deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, Protocol
+from uuid import UUID
+
+from fencepost import commands as c
+from fencepost import operations
+from fencepost.decide.circles import Circles, Key
+from fencepost.ledger import rows
+from fencepost.ledger.connect import Connection, Pipeline
+from fencepost.operations import Operation
+from fencepost.proposals import Validated
+from fencepost.subjects import Call, Run
+
+DEPTH: Final = 16
+MOST: Final = 256
+"""Calls that are looked at along the way."""
+
+_ALONE: Final = (
+    "SELECT pg_advisory_xact_lock(hashtextextended(tenant, 7)) FROM unnest(%s::text[]) AS w (tenant)"
+)
+_CHAINS: Final = f"""
+WITH RECURSIVE chain (tenant, key, call, child, way) AS (
+    SELECT o.tenant, o.key, c.id, c.child, ARRAY[c.tool || ' of run ' || c.run]
+    FROM unnest(%s::text[], %s::text[]) AS w (tenant, key)
+    JOIN fencepost.operations o ON o.key = w.key AND o.tenant = w.tenant
+    JOIN fencepost.calls c ON c.id = o.call AND c.tenant = o.tenant
+    WHERE c.child IS NOT NULL AND c.live
+  UNION ALL
+    SELECT chain.tenant, chain.key, held.id, held.child, way || (held.tool || ' of run ' || held.run)
+    FROM chain
+    JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = chain.tenant
+    JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND NOT k.detached
+        AND NOT coalesce(r.below::jsonb #> '{{join,calls}}' ? k.id::text, false)
+    LEFT JOIN fencepost.operations o ON k.waits AND o.key = k.operation AND o.tenant = k.tenant
+    JOIN fencepost.calls held ON held.id = CASE WHEN k.waits THEN o.call ELSE k.id END
+        AND held.tenant = k.tenant AND held.child IS NOT NULL AND held.live
+    WHERE cardinality(way) < {DEPTH})
+SELECT tenant, key, child, way FROM chain LIMIT {MOST}
+"""
+
+
+class Loaded(Protocol):
+    """What of a batch is looked at; see `load.Loaded`."""
+
+    # fmt: off
+    @property
+    def runs(self) -> Mapping[tuple[str, UUID], Run]: ...  # noqa: D102 - as in `load.Loaded`
+    @property
+    def calls(self) -> Mapping[tuple[str, UUID], Mapping[UUID, Call]]: ...  # noqa: D102
+    @property
+    def operations(self) -> Mapping[Key, Operation]: ...  # noqa: D102
+    # fmt: on
+
+
+def awaited(batch: Sequence[c.Command], loaded: Loaded) -> set[Key]:
+    """Keys for which calls of child runs may begin to wait: calls of other runs hold them."""
+    found: set[Key] = set()
+    for x in batch:
+        run = loaded.runs.get((x.tenant, x.run))
+        if run is None or run.parent is None:
+            continue
+        keys: list[str | None] = []
+        if isinstance(x, c.RecordTurn):
+            keys = [one.operation for one in x.proposals if isinstance(one, Validated)]
+        elif isinstance(x, c.ClaimCall):
+            call = loaded.calls[x.tenant, x.run].get(x.subject)
+            keys = [call.operation if call is not None else None]
+        held = (loaded.operations.get((x.tenant, key)) for key in keys if key is not None)
+        found |= {(x.tenant, o.key) for o in held if o is not None and operations.held(o) and o.run != run.id}
+    return found
+
+
+def read(connection: Connection, pipeline: Pipeline, keys: Collection[Key]) -> Circles:
+    """What the holders of these keys wait for; no statement where nobody is about to wait."""
+    if not keys:
+        return Circles()
+    held = sorted(keys)
+    connection.execute(_ALONE, [rows.text_array(sorted({tenant for tenant, _ in held}))])
+    found = connection.execute(
+        _CHAINS, [rows.text_array(tenant for tenant, _ in held), rows.text_array(key for _, key in held)]
+    )
+    pipeline.sync()
+    chains: dict[Key, list[tuple[UUID, str]]] = {}
+    for tenant, key, child, way in found:
+        chains.setdefault((tenant, key), []).append((child, ", which waits for ".join(way)))
+    return Circles(chains)

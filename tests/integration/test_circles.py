@@ -1,0 +1,170 @@
+"""Trees of runs that would wait for each other's keys: the last to begin is refused, and nobody else."""
+
+import threading
+from dataclasses import replace
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from fencepost import commands as c
+from fencepost.clock import uuid7
+from fencepost.decide.circles import Circles
+from fencepost.joins import Join
+from fencepost.ledger import circles
+from tests.awaiting import until
+from tests.integration.family import LARGE, NESTED, begin, declare, grown, wrong
+from tests.integration.ledger_bench import TENANT, Bench
+
+IN_CIRCLE = "key_in_circle: whoever holds the key waits for this call: "
+
+
+@pytest.fixture
+def bench(bench: Bench) -> Bench:
+    if ("wallet.chain", 1) not in bench.app.registry:
+        declare(bench.app, "wallet.chain", budget=replace(NESTED, depth=3, children=6, turns=16, calls=16))
+    return grown(bench)
+
+
+def start(bench: Bench, topic: str) -> tuple[UUID, UUID, UUID]:
+    """A run that holds a key, its call, and the run it waits for."""
+    run = bench.start(budget=LARGE, deadline_s=600)
+    (call,) = ask(bench, run, topic)
+    return run, call, begin(bench, run, call)
+
+
+def ask(bench: Bench, run: UUID, *topics: str) -> list[UUID]:
+    return bench.plan(run, *[("wallet.chain", {"topic": topic}) for topic in topics])
+
+
+def claim(bench: Bench, run: UUID, call: UUID) -> c.Answer:
+    if (row := bench.row(call)) is not None and row.due_at > bench.now():
+        bench.sql("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", call)
+    answer: c.Answer = bench.one(replace(bench.claim_call(run, call), child=uuid7(), request=None))
+    return answer
+
+
+def test_two_trees_do_not_wait_for_each_others_keys(bench: Bench) -> None:
+    one, other = bench.order(), bench.order()
+    first, held, below = start(bench, one)
+    second, too, under = start(bench, other)
+    (waits,) = ask(bench, below, other)
+    assert (bench.state(waits), bench.call(waits).waits) == ("INTENT_RECORDED", True)
+    (refused,) = ask(bench, under, one)
+    assert bench.state(refused) == "REJECTED"
+    way = f"wallet.chain of run {first}, which waits for wallet.chain of run {second}"
+    assert bench.call(refused).error == IN_CIRCLE + way
+    assert bench.state(waits) == "INTENT_RECORDED", "the other one waits on"
+    bench.finish(under)
+    assert bench.one(replace(bench.claim_doubt(second, too), starts=True)) == c.Done("SUCCEEDED")
+    assert claim(bench, below, waits) == c.Done("SUCCEEDED"), "it has taken the result"
+    bench.finish(below)
+    assert bench.one(replace(bench.claim_doubt(first, held), starts=True)) == c.Done("SUCCEEDED")
+    assert wrong(bench) == []
+
+
+def test_a_circle_of_three_trees_through_runs_further_below_is_found(bench: Bench) -> None:
+    keys = [bench.order() for _ in range(3)]
+    lowest = []
+    for key in keys:
+        _, _, below = start(bench, key)
+        (call,) = bench.plan(below, ("wallet.ask", {"topic": bench.order()}))
+        lowest.append(begin(bench, below, call))
+    (one,) = ask(bench, lowest[0], keys[1])
+    (two,) = ask(bench, lowest[1], keys[2])
+    (three,) = ask(bench, lowest[2], keys[0])
+    assert [bench.state(call) for call in (one, two, three)] == ["INTENT_RECORDED"] * 2 + ["REJECTED"]
+    assert (bench.call(three).error or "").count("which waits for") == 4
+
+
+def test_whoever_waits_for_a_tree_that_goes_on_waits(bench: Bench) -> None:
+    one, other = bench.order(), bench.order()
+    start(bench, one)
+    start(bench, other)
+    _, _, third = start(bench, bench.order())
+    assert [bench.state(call) for call in ask(bench, third, one, other)] == ["INTENT_RECORDED"] * 2
+
+
+def test_what_a_turn_need_not_wait_for_closes_no_circle(bench: Bench) -> None:
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    asked = bench.claim_run(below)
+    assert isinstance(bench.one(asked), c.Plan)
+    turn = bench.turn(below, asked, *[("wallet.chain", {"topic": key}) for key in (other, bench.order())])
+    assert bench.one(replace(turn, join=Join.first())) == c.Done("ACTING")
+    (waits,) = ask(bench, under, one)
+    assert bench.state(waits) == "INTENT_RECORDED"
+
+
+def test_a_key_that_passes_on_takes_its_waiters_with_it(bench: Bench) -> None:
+    one, other = bench.order(), bench.order()
+    holder, held, gone = start(bench, one)
+    _, _, under = start(bench, other)
+    (waits,) = ask(bench, under, one)
+    second = bench.start(budget=LARGE, deadline_s=600)
+    (following,) = ask(bench, second, one)
+    bench.cancel(gone)
+    assert bench.one(replace(bench.claim_doubt(holder, held), starts=True)) == c.Done("FAILED")
+    (closing,) = ask(bench, begin(bench, second, following), other)
+    assert [bench.state(call) for call in (waits, closing)] == ["INTENT_RECORDED", "REJECTED"]
+
+
+def test_a_claim_finds_a_circle_that_was_not_looked_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process of an older release has recorded the call."""
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    ask(bench, below, other)
+    with monkeypatch.context() as older:
+        older.setattr(circles, "read", lambda *_: Circles())
+        (closing,) = ask(bench, under, one)
+    assert bench.state(closing) == "INTENT_RECORDED"
+    assert claim(bench, under, closing) == c.Done("REJECTED")
+
+
+def turned(bench: Bench, *asked: tuple[UUID, str]) -> list[c.RecordTurn]:
+    """Turns that are not recorded yet."""
+    turns = []
+    for run, topic in asked:
+        plan = bench.claim_run(run)
+        assert isinstance(bench.one(plan), c.Plan)
+        turns.append(bench.turn(run, plan, ("wallet.chain", {"topic": topic})))
+    return turns
+
+
+def test_of_those_that_begin_in_one_batch_the_last_is_refused(bench: Bench) -> None:
+    keys = [bench.order() for _ in range(3)]
+    below = [start(bench, key)[2] for key in keys]
+    turns = turned(bench, *zip(below, [*keys[1:], keys[0]], strict=True))
+    assert bench.ledger.apply(turns) == [c.Done("ACTING")] * 3
+    states = [bench.state(turn.call_ids[0]) for turn in turns]
+    assert states == ["INTENT_RECORDED", "INTENT_RECORDED", "REJECTED"]
+
+
+def test_of_two_that_begin_at_once_the_second_sees_the_first(bench: Bench) -> None:
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    turns = turned(bench, (below, other), (under, one))
+    gate = threading.Barrier(2)
+
+    def record(turn: c.RecordTurn) -> None:
+        gate.wait()
+        bench.one(turn)
+
+    with psycopg.connect(bench.database.owner) as holding:
+        # Both have their locks, and neither has looked yet.
+        holding.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 7))", [TENANT])
+        threads = [threading.Thread(target=record, args=(turn,)) for turn in turns]
+        for thread in threads:
+            thread.start()
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        until("both are about to look", lambda: holding.execute(waiting).fetchone() == (2,), 20)
+        holding.rollback()
+        for thread in threads:
+            thread.join()
+    states = sorted(bench.state(turn.call_ids[0]) for turn in turns)
+    assert states == ["INTENT_RECORDED", "REJECTED"]
