@@ -279,7 +279,9 @@ def _resume(fold: Fold, call: Call, approval: Approval) -> None:
         due = max(due, parse_rfc3339(approval.asked["not_before"]))
         until = rfc3339(deadlines.plus(due, timedelta(milliseconds=approval.asked["patience_ms"])))
     waits = call.operation is not None and _held_by_another(fold, call, call.operation)
-    if waits:  # whoever holds the key wakes it; at the deadline its run stops. No compensation: one is open.
+    if waits and fold.run.parent is None:
+        # Whoever holds the key wakes it; at the deadline its run stops. No compensation: one is open. A run
+        # that has a parent may close a circle of waits now: its claim looks.
         due = fold.run.deadline
     body = {"ready_at": rfc3339(due), "waits": waits, "reconcile_until": until}
     fold.emit(E.DISPATCH_INTENT_RECORDED, body, call=call.id)

@@ -46,7 +46,6 @@ def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> t
         key = operation.tenant, operation.key
         if (way := fold.circles.way(key, {call.run, *above})) is not None:
             return Rule.REJECT, f"key_in_circle: {way}"
-        fold.begun.append((call.run, key))
     if rule in (Rule.OWN, Rule.WAIT) or not _starts(fold, call.tool, call.tool_version):
         return rule, why
     if operation.status == OperationStatus.FAILED and operation.arguments_hash == call.arguments_hash:

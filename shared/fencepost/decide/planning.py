@@ -331,7 +331,8 @@ def propose(
         if rule == operations.Rule.REJECT:
             fold.emit(E.PROPOSAL_REJECTED, refused_key(why_not), call=call_id)
             return
-        waits = rule == operations.Rule.WAIT
+        if waits := rule == operations.Rule.WAIT:
+            fold.begun.append((call.run, (call.tenant, call.operation)))
         if rule == operations.Rule.OWN:
             fold.set_operation(operations.take(held, call))
     due = fold.run.deadline if waits else max(fold.now, not_before or fold.now)
