@@ -269,3 +269,38 @@ def test_no_role_creates_or_drops_anything(opened: Attack, role: str) -> None:
         "UPDATE fencepost.clock SET ahead = '1 year'",
     ):
         assert opened.attempt(statement, role=role) == "42501"
+
+
+# -- names -----------------------------------------------------------------------------------------------
+
+OPEN_PATHS = """
+SELECT p.proname FROM pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace
+    AND (p.prosecdef OR p.prorettype = 'trigger'::regtype)
+    AND p.proconfig IS DISTINCT FROM ARRAY['search_path=pg_catalog, pg_temp']
+"""
+SPY = """
+CREATE TEMP TABLE seen (who name);
+GRANT ALL ON pg_temp.seen TO PUBLIC;
+CREATE FUNCTION pg_temp.spy(value anyelement) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN INSERT INTO pg_temp.seen VALUES (current_user); RETURN true; END $$;
+"""
+SPIED = ("jsonb", "json", "uuid", "text", "timestamptz", "xid")
+
+
+def test_no_function_of_ours_looks_names_up_where_its_caller_says(opened: Attack) -> None:
+    assert opened.force(OPEN_PATHS) == []
+
+
+def test_nobody_runs_a_type_of_their_own_with_the_owner_s_rights(bench: Bench) -> None:
+    enqueue = "SELECT fencepost.enqueue_run('t', %s, 'p', 1, 'svc:x', '{}', '1 h')"
+    signal = "SELECT fencepost.signal_run(%s, %s, 'k', 'n', '{}', 's')"
+    run = bench.start()
+    with psycopg.connect(bench.database.dsns["producer"], autocommit=True) as producer:
+        producer.execute(SPY)
+        for name in SPIED:
+            producer.execute(f"CREATE DOMAIN pg_temp.{name} AS pg_catalog.{name} CHECK (pg_temp.spy(VALUE))")
+        producer.execute("SELECT '{}'::pg_temp.jsonb")
+        producer.execute(enqueue, [str(uuid7())])
+        producer.execute(signal, [TENANT, run])
+        seen = producer.execute("SELECT DISTINCT who <> current_user FROM pg_temp.seen").fetchall()
+    assert seen == [(False,)], "it looked at itself alone"

@@ -63,7 +63,7 @@ CREATE FUNCTION fencepost.enqueue_run(
     p_deadline interval, p_budget jsonb DEFAULT '{{}}', p_on_stop text DEFAULT 'compensate',
     p_id uuid DEFAULT gen_random_uuid(), p_traceparent text DEFAULT NULL
 ) RETURNS TABLE (run uuid, created boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := fencepost.now();
     v_request jsonb;
@@ -160,7 +160,7 @@ REVOKE ALL ON FUNCTION fencepost.enqueue_run FROM PUBLIC;
 REFUSE_INTAKE = """
 CREATE FUNCTION fencepost.refuse_intake(
     p_id uuid, p_queue text, p_tenant text, p_principal text, p_message text, p_error text
-) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog AS $$
+) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     INSERT INTO fencepost.intake_refusals (id, queue, tenant, principal, message, error, received_at)
     VALUES (p_id, p_queue, p_tenant, p_principal, p_message, p_error, fencepost.now())
     ON CONFLICT (id) DO NOTHING

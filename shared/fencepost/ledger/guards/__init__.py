@@ -9,6 +9,9 @@ key agrees with the call that holds it, and that no run completes with an open o
 They cannot check that Redis granted a fence, that a worker tells the truth about what it was answered, nor
 reach outside: that is what leases, verification and drills are for.
 
+Whoever changes a row has no say in what the names in a guard mean: each looks them up on a path of its own,
+on which what is temporary comes last. So do the functions that run with their owner's rights.
+
 Errors carry SQLSTATE `FP001` (refused move), `FP002` (stale or missing term), `FP003` (doubt), `FP004`
 (history).
 """

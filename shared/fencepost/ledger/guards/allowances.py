@@ -34,7 +34,8 @@ def _words(names: tuple[str, ...]) -> str:
 
 
 GUARD_ALLOWANCES = f"""
-CREATE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     told text;
     said json;

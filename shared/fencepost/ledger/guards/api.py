@@ -19,7 +19,7 @@ SIGNAL: Final = f"""
 CREATE FUNCTION fencepost.signal_run(
     p_tenant text, p_run uuid, p_key text, p_name text, p_body jsonb, p_sender text
 ) RETURNS TABLE (number integer, created boolean, sent_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_run fencepost.runs;
     v_sent fencepost.signals;
@@ -88,7 +88,8 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON fencepost.signals
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.signals
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 
-CREATE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'token %: it is revoked, never deleted', OLD.id USING ERRCODE = 'FP004';

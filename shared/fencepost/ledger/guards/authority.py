@@ -24,7 +24,8 @@ CREATE TRIGGER append_only BEFORE UPDATE OR DELETE ON fencepost.authority_change
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.authority_changes
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 
-CREATE FUNCTION fencepost.guard_policy() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_policy() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     following bigint := (SELECT coalesce(max(version), 0) + 1 FROM fencepost.policies);
 BEGIN
@@ -48,7 +49,7 @@ CREATE TRIGGER guard_policy BEFORE INSERT ON fencepost.policies
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_policy();
 
 CREATE FUNCTION fencepost.note_authority() RETURNS trigger LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog AS $$
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     found jsonb := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
 BEGIN

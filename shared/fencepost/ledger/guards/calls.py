@@ -341,7 +341,8 @@ _PROOF = f"""
 """
 
 GUARD_CALLS = f"""
-CREATE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     run_status text;
     run_owner text;

@@ -64,7 +64,8 @@ _RUN: Final = _THIS_CHANGE.format(run="r.id", of="r", seq="r.seq")
 _CALL: Final = _THIS_CHANGE.format(run="c.run", of="c", seq="c.version")
 
 GUARD_CANCELS: Final = f"""
-CREATE FUNCTION fencepost.guard_outbox_api() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_outbox_api() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     placed fencepost.outbox := coalesce(NEW, OLD);
     of_run record;

@@ -21,7 +21,7 @@ _PIECE: Final = ", ".join(
 
 START_CHILDREN = """
 CREATE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
-RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_made integer := 0;
     v_run record;
@@ -77,7 +77,8 @@ GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
 """.replace("@OF_CALLS@", OF_CALLS)
 
 GUARD_CHILDREN = f"""
-CREATE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     above record;
     may jsonb;

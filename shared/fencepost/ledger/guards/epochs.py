@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 GUARD_EPOCHS = """
-CREATE FUNCTION fencepost.guard_epoch() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_epoch() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'INSERT' THEN
         IF num_nonnulls(NEW.released_at, NEW.released_by, NEW.release_reason) <> 0

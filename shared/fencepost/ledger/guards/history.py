@@ -5,7 +5,8 @@ from __future__ import annotations
 from fencepost.ledger.guards.cancels import ONLY_CANCEL_EVENTS
 
 GUARD_HISTORY = """
-CREATE FUNCTION fencepost.append_only() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.append_only() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     RAISE EXCEPTION '% is append-only: % is refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'FP004';
 END $$;
@@ -24,7 +25,8 @@ CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.runs
 CREATE TRIGGER no_truncate BEFORE TRUNCATE ON fencepost.operations
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.append_only();
 
-CREATE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
 @ONLY_CANCEL_EVENTS@
     -- Asked once of a statement's rows. A scalar subquery is never planned as a table of all runs.
@@ -46,7 +48,8 @@ END $$;
 CREATE TRIGGER guard_events AFTER INSERT ON fencepost.events REFERENCING NEW TABLE AS added
     FOR EACH STATEMENT EXECUTE FUNCTION fencepost.guard_events();
 
-CREATE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT: an event beyond its run's head would stop the run for ever.
     IF NOT EXISTS (SELECT 1 FROM fencepost.runs r
@@ -67,7 +70,8 @@ END $$;
 CREATE CONSTRAINT TRIGGER guard_head AFTER INSERT ON fencepost.events DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.projection IS NOT NULL) EXECUTE FUNCTION fencepost.guard_head();
 
-CREATE FUNCTION fencepost.guard_evidence() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_evidence() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.run
             AND e.type = 'ToolAttemptStarted' AND e.call = NEW.call AND e.attempt = NEW.attempt

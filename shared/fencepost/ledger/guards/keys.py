@@ -139,7 +139,8 @@ _RESOURCE = f"""
 """
 
 GUARD_KEYS = f"""
-CREATE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     holder record;
     offsetting text;
@@ -173,7 +174,8 @@ END $$;
 CREATE TRIGGER guard_operation BEFORE INSERT OR UPDATE OR DELETE ON fencepost.operations
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_operation();
 
-CREATE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT, when the keys are written too: two calls cannot both hold one.
     IF NEW.resource IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o

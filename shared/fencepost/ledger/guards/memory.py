@@ -39,7 +39,8 @@ _ASKED: Final = """
 """
 
 GUARD_MEMORY: Final = f"""
-CREATE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     newest bigint;
     was fencepost.memory;

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fencepost.ledger.rows import OPEN_SQL
 
 GUARD_OUTBOX = """
-CREATE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
        IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run, OLD.root) THEN
@@ -33,7 +34,8 @@ END $$;
 CREATE TRIGGER guard_outbox BEFORE UPDATE ON fencepost.outbox
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_outbox();
 
-CREATE FUNCTION fencepost.guard_outbox_end() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_outbox_end() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     state text;
 BEGIN
@@ -58,7 +60,8 @@ CREATE CONSTRAINT TRIGGER guard_outbox_end AFTER DELETE ON fencepost.outbox DEFE
 """.replace("@OPEN@", OPEN_SQL)
 
 GUARD_WORKERS = """
-CREATE FUNCTION fencepost.guard_worker() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_worker() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF greatest(NEW.last_seen, NEW.ended_at, NEW.progress_at) > fencepost.now() + interval '1 s' THEN
         RAISE EXCEPTION 'worker %: a stamp says when, it does not promise', NEW.token USING ERRCODE = 'FP001';

@@ -144,7 +144,8 @@ _PRESENTED = f"""
 """
 
 GUARD_RUNS = f"""
-CREATE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     by_owner text;
     by_fence bigint;
@@ -196,7 +197,8 @@ END $$;
 CREATE TRIGGER guard_run BEFORE INSERT OR UPDATE OR DELETE ON fencepost.runs
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_run();
 
-CREATE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT: the last call's outcome and the run's move are one change, but two statements.
     IF EXISTS (SELECT 1 FROM fencepost.calls c

@@ -127,7 +127,8 @@ CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABL
 
 -- Functions that are new or changed, as they are defined beside the schema.
 
-CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     run_status text;
     run_owner text;
@@ -562,7 +563,8 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_run() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     by_owner text;
     by_fence bigint;
@@ -802,7 +804,24 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_stopped() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    -- Judged at COMMIT: the last call's outcome and the run's move are one change, but two statements.
+    IF EXISTS (SELECT 1 FROM fencepost.calls c
+            WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
+            AND c.state IN ('AWAITING_APPROVAL', 'INTENT_RECORDED', 'DISPATCHING', 'UNKNOWN')
+            AND (NEW.status = 'STOPPED' OR c.state IN ('DISPATCHING', 'UNKNOWN')))
+       AND EXISTS (SELECT 1 FROM fencepost.runs r
+            WHERE r.tenant = NEW.tenant AND r.id = NEW.id AND r.status = NEW.status) THEN
+        RAISE EXCEPTION 'run %: it cannot be % while a call is unsent or unsettled', NEW.id, NEW.status
+            USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_operation() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     holder record;
     offsetting text;
@@ -950,7 +969,8 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_setter() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT, when the keys are written too: two calls cannot both hold one.
     IF NEW.resource IS NOT NULL AND NOT EXISTS (SELECT 1 FROM fencepost.operations o
@@ -966,7 +986,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_outbox() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF (NEW.tenant, NEW.subject, NEW.kind, NEW.run, NEW.root)
        IS DISTINCT FROM (OLD.tenant, OLD.subject, OLD.kind, OLD.run, OLD.root) THEN
@@ -992,7 +1013,30 @@ BEGIN
     RETURN NEW;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_outbox_api() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_outbox_end() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    state text;
+BEGIN
+    -- Judged at COMMIT: an open subject always has its row, whatever its change wrote in between (I12).
+    IF EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = OLD.tenant AND o.subject = OLD.subject) THEN
+        RETURN NULL;
+    END IF;
+    -- By key first, judged afterwards: asked for an open call, Postgres may walk the index of all open ones.
+    IF OLD.kind = 'run' THEN
+        SELECT r.status INTO state FROM fencepost.runs r WHERE r.tenant = OLD.tenant AND r.id = OLD.subject;
+    ELSE
+        SELECT c.state INTO state FROM fencepost.calls c WHERE c.tenant = OLD.tenant AND c.id = OLD.subject;
+    END IF;
+    IF (OLD.kind = 'run' AND state NOT IN ('COMPLETED', 'STOPPED'))
+       OR (OLD.kind = 'call' AND state IN ('AWAITING_APPROVAL', 'DISPATCHING', 'INTENT_RECORDED', 'NEEDS_REPAIR', 'UNKNOWN')) THEN
+        RAISE EXCEPTION 'outbox %: its subject is open', OLD.subject USING ERRCODE = 'FP001';
+    END IF;
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_outbox_api() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     placed fencepost.outbox := coalesce(NEW, OLD);
     of_run record;
@@ -1043,7 +1087,33 @@ CREATE TRIGGER guard_outbox_api BEFORE INSERT OR UPDATE OR DELETE ON fencepost.o
            AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
            AND NOT pg_has_role(current_user, 'fencepost_operator', 'member')) EXECUTE FUNCTION fencepost.guard_outbox_api();
 
-CREATE OR REPLACE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_worker() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF greatest(NEW.last_seen, NEW.ended_at, NEW.progress_at) > fencepost.now() + interval '1 s' THEN
+        RAISE EXCEPTION 'worker %: a stamp says when, it does not promise', NEW.token USING ERRCODE = 'FP001';
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        IF (NEW.token, NEW.role, NEW.host, NEW.pid, NEW.started_at)
+           IS DISTINCT FROM (OLD.token, OLD.role, OLD.host, OLD.pid, OLD.started_at) THEN
+            RAISE EXCEPTION 'worker %: a token is one process', OLD.token USING ERRCODE = 'FP001';
+        END IF;
+        IF OLD.ended_at IS NOT NULL AND NEW.ended_at IS DISTINCT FROM OLD.ended_at THEN
+            RAISE EXCEPTION 'worker %: it has ended, and comes back under another token', OLD.token
+                USING ERRCODE = 'FP001';
+        END IF;
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.append_only() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RAISE EXCEPTION '% is append-only: % is refused', TG_TABLE_NAME, TG_OP USING ERRCODE = 'FP004';
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_events() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF pg_has_role(current_user, 'fencepost_api', 'member')
            AND NOT pg_has_role(current_user, 'fencepost_worker', 'member')
@@ -1069,7 +1139,8 @@ BEGIN
     RETURN NULL;
 END $$;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT: an event beyond its run's head would stop the run for ever.
     IF NOT EXISTS (SELECT 1 FROM fencepost.runs r
@@ -1088,8 +1159,158 @@ BEGIN
     RETURN NULL;
 END $$;
 
+CREATE OR REPLACE FUNCTION fencepost.guard_evidence() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.tenant = NEW.tenant AND e.run = NEW.run
+            AND e.type = 'ToolAttemptStarted' AND e.call = NEW.call AND e.attempt = NEW.attempt
+            AND e.worker = NEW.owner AND e.fence = NEW.fence) THEN
+        RAISE EXCEPTION 'evidence %: no such attempt was ever started', NEW.id USING ERRCODE = 'FP002';
+    END IF;
+    IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = NEW.id AND e.tenant = NEW.tenant
+            AND e.type = 'EvidenceFiled' AND (e.run, e.call, e.attempt, e.worker, e.fence)
+                IS NOT DISTINCT FROM (NEW.run, NEW.call, NEW.attempt, NEW.owner, NEW.fence)
+            AND (e.body ->> 'applied', e.body ->> 'receipt', e.body ->> 'result')
+                IS NOT DISTINCT FROM (NEW.applied::text, NEW.receipt, NEW.result)) THEN
+        RAISE EXCEPTION 'evidence %: no event says so', NEW.id USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_epoch() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    IF TG_OP = 'INSERT' THEN
+        IF num_nonnulls(NEW.released_at, NEW.released_by, NEW.release_reason) <> 0
+           OR greatest(NEW.since, NEW.opened_at) > fencepost.now() THEN
+            RAISE EXCEPTION 'epoch %: it begins in the past, and is not released yet', NEW.epoch
+                USING ERRCODE = 'FP001';
+        END IF;
+    ELSIF (NEW.epoch, NEW.since, NEW.opened_at, NEW.opened_by, NEW.reason)
+           IS DISTINCT FROM (OLD.epoch, OLD.since, OLD.opened_at, OLD.opened_by, OLD.reason)
+          OR OLD.released_at IS NOT NULL OR NEW.released_at IS NULL OR NEW.released_by IS NULL THEN
+        RAISE EXCEPTION 'epoch %: it is released once, and nothing else of it changes', OLD.epoch
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_policy() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    following bigint := (SELECT coalesce(max(version), 0) + 1 FROM fencepost.policies);
+BEGIN
+    IF NEW.version < following THEN
+        RAISE EXCEPTION 'policy version % was published before', NEW.version USING ERRCODE = '23505';
+    ELSIF NEW.version IS DISTINCT FROM following THEN
+        RAISE EXCEPTION 'policy version % is not the next, which is %', NEW.version, following
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF '' IN (trim(NEW.name), trim(NEW.digest), trim(NEW.bundle), trim(NEW.published_by), trim(NEW.note))
+        OR NEW.tenant <> '' AND trim(NEW.tenant) = ''
+    THEN
+        RAISE EXCEPTION 'policy version %: its name, digest, bundle, publisher and note must be said',
+            NEW.version USING ERRCODE = 'FP004';
+    END IF;
+    NEW.login := session_user;
+    NEW.published_at := fencepost.now();
+    RETURN NEW;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.note_authority() RETURNS trigger LANGUAGE plpgsql
+SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    found jsonb := CASE TG_OP WHEN 'DELETE' THEN to_jsonb(OLD) ELSE to_jsonb(NEW) END;
+BEGIN
+    INSERT INTO fencepost.authority_changes (tenant, id, at, login, made_by, reason, about, change, said)
+    VALUES (coalesce(found ->> 'tenant', ''), gen_random_uuid(), fencepost.now(), session_user,
+        nullif(current_setting('fencepost.by', true), ''),
+        nullif(current_setting('fencepost.reason', true), ''), TG_TABLE_NAME, lower(TG_OP), found::text);
+    RETURN NULL;
+END $$;
+
+CREATE OR REPLACE FUNCTION fencepost.guard_allowance() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    told text;
+    said json;
+    by_events uuid[];
+    sums record;
+BEGIN
+    IF TG_OP = 'DELETE' THEN
+        IF OLD.until IS NULL OR OLD.until > fencepost.now() - interval '1 day' THEN
+            RAISE EXCEPTION 'allowance %: what is used of it still counts', OLD.allowance
+                USING ERRCODE = 'FP004';
+        END IF;
+        RETURN OLD;
+    END IF;
+    by_events := NEW.presented_events;
+    NEW.presented_events := NULL;
+    IF TG_OP = 'INSERT' THEN
+        IF (NEW.used_count, NEW.used_minor) <> (0, 0) THEN
+            RAISE EXCEPTION 'allowance %: what is new is unused', NEW.allowance USING ERRCODE = 'FP001';
+        END IF;
+        RETURN NEW;
+    END IF;
+    IF (NEW.tenant, NEW.key, NEW.allowance, NEW.since, NEW.until, NEW.first_call)
+       IS DISTINCT FROM (OLD.tenant, OLD.key, OLD.allowance, OLD.since, OLD.until, OLD.first_call) THEN
+        RAISE EXCEPTION 'allowance %: a counter does not become another', OLD.allowance
+            USING ERRCODE = 'FP001';
+    END IF;
+    -- What a batch has come to is one change of a counter: nothing of it counts twice.
+    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.id = OLD.event AND e.tenant = OLD.tenant
+            AND e.xmin = pg_current_xact_id()::xid) THEN
+        RAISE EXCEPTION 'allowance %: it has changed in this transaction', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    -- An event of this very transaction: one that was there before has been counted. Its call, written before
+    -- its counters, has or had a share; what begins an attempt or catches up tells of that share itself.
+    SELECT e.type, s.share INTO told, said FROM fencepost.events e
+        JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+        LEFT JOIN LATERAL (SELECT share FROM json_array_elements(e.body -> 'reserved') share
+            WHERE e.type IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') AND share ->> 'key' = NEW.key LIMIT 1) s ON true
+        WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
+            AND (e.type NOT IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') OR s.share IS NOT NULL)
+            AND c.reserved::jsonb @> jsonb_build_array(jsonb_build_object('key', NEW.key));
+    IF (CASE WHEN NEW.used_count < OLD.used_count OR NEW.used_minor < OLD.used_minor
+            THEN told IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')
+            ELSE told IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') END) IS NOT TRUE THEN
+        RAISE EXCEPTION 'allowance %: it changes only with what a call has come to', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF told = 'ToolAttemptStarted' AND (NEW.limit_count::text, NEW.limit_minor::text, NEW.currency)
+       IS DISTINCT FROM (said ->> 'limit_count', said ->> 'limit_minor', said ->> 'currency') THEN
+        RAISE EXCEPTION 'allowance %: its limits are those of the attempt let go', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    IF told = 'ToolAttemptStarted'
+       AND (NEW.used_count > NEW.limit_count OR NEW.used_minor > NEW.limit_minor) THEN
+        RAISE EXCEPTION 'allowance %: no attempt goes beyond it', OLD.allowance USING ERRCODE = 'FP003';
+    END IF;
+    -- A call takes or gives back its share once, however many events of it are told.
+    SELECT coalesce(sum(m.calls) FILTER (WHERE m.takes), 0) AS took_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.takes), 0) AS took_minor,
+            coalesce(sum(m.calls) FILTER (WHERE m.gives), 0) AS gave_count,
+            coalesce(sum(m.minor) FILTER (WHERE m.gives), 0) AS gave_minor
+        INTO sums FROM (
+            SELECT bool_or(e.type IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired')) AS takes,
+                bool_or(e.type IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')) AS gives,
+                (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
+            FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
+            WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
+                AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key
+            GROUP BY c.id, share) m;
+    IF (NEW.used_count - OLD.used_count BETWEEN -sums.gave_count AND sums.took_count
+            AND NEW.used_minor - OLD.used_minor BETWEEN -sums.gave_minor AND sums.took_minor) IS NOT TRUE THEN
+        RAISE EXCEPTION 'allowance %: its calls have taken or given back less', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
+    RETURN NEW;
+END $$;
+
 CREATE OR REPLACE FUNCTION fencepost.start_children(p_tenants text[], p_runs uuid[], p_calls uuid[])
-RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+RETURNS integer LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_made integer := 0;
     v_run record;
@@ -1145,7 +1366,8 @@ REVOKE ALL ON FUNCTION fencepost.start_children FROM PUBLIC;
 
 GRANT EXECUTE ON FUNCTION fencepost.start_children TO fencepost_worker;
 
-CREATE OR REPLACE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_child() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     above record;
     may jsonb;
@@ -1186,7 +1408,8 @@ END $$;
 CREATE CONSTRAINT TRIGGER guard_child AFTER INSERT ON fencepost.runs DEFERRABLE INITIALLY DEFERRED
     FOR EACH ROW WHEN (NEW.parent_call IS NOT NULL) EXECUTE FUNCTION fencepost.guard_child();
 
-CREATE OR REPLACE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_api_token() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'token %: it is revoked, never deleted', OLD.id USING ERRCODE = 'FP004';
@@ -1217,7 +1440,8 @@ END $$;
 CREATE TRIGGER guard_api_token BEFORE INSERT OR UPDATE OR DELETE ON fencepost.api_tokens
     FOR EACH ROW EXECUTE FUNCTION fencepost.guard_api_token();
 
-CREATE OR REPLACE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION fencepost.guard_memory() RETURNS trigger LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     newest bigint;
     was fencepost.memory;
@@ -1361,7 +1585,7 @@ CREATE OR REPLACE FUNCTION fencepost.enqueue_run(
     p_deadline interval, p_budget jsonb DEFAULT '{}', p_on_stop text DEFAULT 'compensate',
     p_id uuid DEFAULT gen_random_uuid(), p_traceparent text DEFAULT NULL
 ) RETURNS TABLE (run uuid, created boolean)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_now timestamptz := fencepost.now();
     v_request jsonb;
@@ -1470,10 +1694,18 @@ GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost
 
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_api;
 
+CREATE OR REPLACE FUNCTION fencepost.refuse_intake(
+    p_id uuid, p_queue text, p_tenant text, p_principal text, p_message text, p_error text
+) RETURNS void LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO fencepost.intake_refusals (id, queue, tenant, principal, message, error, received_at)
+    VALUES (p_id, p_queue, p_tenant, p_principal, p_message, p_error, fencepost.now())
+    ON CONFLICT (id) DO NOTHING
+$$;
+
 CREATE OR REPLACE FUNCTION fencepost.signal_run(
     p_tenant text, p_run uuid, p_key text, p_name text, p_body jsonb, p_sender text
 ) RETURNS TABLE (number integer, created boolean, sent_at timestamptz)
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_run fencepost.runs;
     v_sent fencepost.signals;
