@@ -1,17 +1,16 @@
 """One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
 
-import itertools
 import os
 import signal
 from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
-import psycopg
 import pytest
 
 from fencepost_ops.database import LedgerDatabase, make_logins, prepare_database
-from fencepost_ops.local import LocalPostgres
+from fencepost_ops.local import LocalPostgres, TemporaryFolder
+from tests.databases import copied, in_memory
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -29,7 +28,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
-_numbers = itertools.count(1)
+SETTINGS = {"max_connections": "400", "max_wal_size": "128MB"}
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
@@ -41,7 +40,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
-    with LocalPostgres.start(fsync=False, settings={"max_connections": "400"}) as server:
+    with (
+        TemporaryFolder("fencepost-tests-", parent=in_memory()) as folder,
+        LocalPostgres.start(folder / "postgres", fsync=False, settings=SETTINGS) as server,
+    ):
         yield server
 
 
@@ -54,11 +56,5 @@ def template(postgres: LocalPostgres) -> dict[str, str]:
 
 @pytest.fixture
 def database(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
-    name = f"ledger_{next(_numbers)}"
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE template_ledger")
-    owner = postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
-    dsns = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in template.items()}
-    yield LedgerDatabase(name, owner, dsns)
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+    with copied(postgres, template) as database:
+        yield database

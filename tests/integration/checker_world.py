@@ -1,9 +1,8 @@
 """A small healthy world for the checker, with books that agree, and the means to spoil one thing in it."""
 
 import hashlib
-import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -22,8 +21,8 @@ from fencepost.recovery import Answer
 from fencepost.subjects import Call, View
 from fencepost.tools import StoredRequest
 from fencepost_ops.checker import BookEffect, BookRequest, Origin, Report, Terms, ToolTerms, Violation, check
-from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
+from tests.databases import copied
 from tests.integration.ledger_bench import Bench, open_bench
 
 MILLISECOND = timedelta(milliseconds=1)
@@ -279,22 +278,6 @@ def copy_of(world: World, postgres: LocalPostgres) -> Iterator[World]:
     with copied(postgres, database.dsns, source=database.name) as own, open_bench(own) as bench:
         books = PaperBooks(list(world.books.kept), list(world.books.asked))
         yield replace(world, bench=bench, books=books)
-
-
-@contextmanager
-def copied(
-    postgres: LocalPostgres, dsns: Mapping[str, str], source: str = "template_ledger"
-) -> Iterator[LedgerDatabase]:
-    name = f"world_{next(_numbers)}"
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {source}")
-    mine = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in dsns.items()}
-    yield LedgerDatabase(name, postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}", mine)
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
-
-
-_numbers = itertools.count(1)
 
 
 def sentence(report: Report, invariant: str) -> str:

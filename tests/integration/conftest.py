@@ -2,36 +2,22 @@
 `fencepost` in this process.
 """
 
-import itertools
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from uuid import UUID
 
-import psycopg
 import pytest
 
 from fencepost.ledger.connect import connect
 from fencepost.ledger.verify import verify_run
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
+from tests.databases import copied
 from tests.integration.guards_bench import CallTarget, attack
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
 from tests.integration.shell import Shell
 
-_numbers = itertools.count(1)
-
-
-@contextmanager
-def copied(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
-    name = f"shared_ledger_{next(_numbers)}"
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE template_ledger")
-    owner = postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}"
-    dsns = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in template.items()}
-    yield LedgerDatabase(name, owner, dsns)
-    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+__all__ = ["copied"]
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,39 @@
+"""Ledgers for tests: copies of one that is migrated, on a Postgres in memory."""
+
+import itertools
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalPostgres
+
+MEMORY = Path("/dev/shm")  # noqa: S108 (a private folder is made inside)
+ROOM = 4 << 30
+"""More bytes than the databases of all processes take at once."""
+
+_numbers = itertools.count(1)
+
+
+def in_memory() -> Path | None:
+    """Where there is memory to spare for folders: a database is three hundred files, and a disk takes five
+    times the work to make them. None where there is not.
+    """
+    return MEMORY if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM else None
+
+
+@contextmanager
+def copied(
+    postgres: LocalPostgres, dsns: Mapping[str, str], source: str = "template_ledger"
+) -> Iterator[LedgerDatabase]:
+    """A copy of a database nobody is connected to, under the same logins; it is dropped afterwards."""
+    name = f"ledger_{next(_numbers)}"
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name} TEMPLATE {source} STRATEGY FILE_COPY")
+    mine = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in dsns.items()}
+    yield LedgerDatabase(name, postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}", mine)
+    with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
