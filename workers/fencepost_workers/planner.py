@@ -137,8 +137,7 @@ class Planner(Role):
         def known_tool(name: str, version: int) -> Tool | None:
             return app.registry.get((name, version))
 
-        repeats = budget_of(run.request).repeats
-        given = partial(_given, run, agent, heard)
+        repeats, given = budget_of(run.request).repeats, partial(_given, run, agent, heard)
         if (still := stuck(known.calls, repeats, known_tool, given)) is not None:
             no_progress = StopReason.NO_PROGRESS
             return c.RecordPlanLost(

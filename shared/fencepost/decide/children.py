@@ -55,6 +55,13 @@ def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> t
     return rule, why
 
 
+def waits(fold: Fold, call: Call, operation: Operation, rule: Rule) -> bool:
+    """Whether a call begins to wait for a key now; whoever is decided after it in this batch is to know."""
+    if rule == Rule.WAIT:
+        fold.begun.append((call.run, (operation.tenant, operation.key)))
+    return rule == Rule.WAIT
+
+
 def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | None:
     """Step 8 for a call that starts a run: its slice, or why there is none. None: it starts none."""
     if tool.child is None:

@@ -317,8 +317,8 @@ def propose(
     decision = judged.decision
     evidence = decision_body(fold, call, decision, "recording")
     if not decision.allowed and decision.approval is None:
-        denied = {**evidence, "message": denial(decision)}
-        fold.emit(E.AUTHORIZATION_DENIED, denied, call=call_id, policy=decision.policy_version)
+        evidence["message"] = denial(decision)
+        fold.emit(E.AUTHORIZATION_DENIED, evidence, call=call_id, policy=decision.policy_version)
         return
     if not decision.allowed:
         _ask(fold, call, tool, judged, not_before)
@@ -331,8 +331,7 @@ def propose(
         if rule == operations.Rule.REJECT:
             fold.emit(E.PROPOSAL_REJECTED, refused_key(why_not), call=call_id)
             return
-        if waits := rule == operations.Rule.WAIT:
-            fold.begun.append((call.run, (call.tenant, call.operation)))
+        waits = children.waits(fold, call, held, rule)
         if rule == operations.Rule.OWN:
             fold.set_operation(operations.take(held, call))
     due = fold.run.deadline if waits else max(fold.now, not_before or fold.now)

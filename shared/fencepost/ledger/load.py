@@ -91,8 +91,7 @@ SELECT e.call, e.attempt, e.applied, e.receipt, e.result, e.code, e.retryable FR
 JOIN fencepost.evidence e ON e.call = w.id AND e.tenant IS NOT DISTINCT FROM w.tenant
 ORDER BY e.recorded_at, e.id
 """
-# Without a lock: what has ended stays so, and the end of what has not makes the call's row due, whose lock is
-# held.
+# Without a lock: an end is final, and makes the row of the call due, whose lock is held.
 READ_CHILDREN = f"""
 SELECT {_RUN_WHAT}, CASE WHEN runs.status = 'STOPPED' THEN (
     SELECT e.body FROM fencepost.events e WHERE e.run = runs.id AND e.tenant = runs.tenant
@@ -167,7 +166,6 @@ class Loaded:
     pinned: dict[Key, int] = field(default_factory=dict)
     """Of how many messages the requests told of claims that were applied before; those of none left out."""
     drains: dict[Key, int] = field(default_factory=dict)
-    """How many workers in a row have ended under runs of which one reports that it is to."""
     circles: Circles = field(default_factory=Circles)
 
     def unlocked(self, batch: Sequence[c.Command], known: Known) -> frozenset[str]:
@@ -332,8 +330,7 @@ def load(
     those of all models, of which the rows are read if it concerns any.
     """
     of = wanted(batch)
-    args = parameters(of, worker_ttl) | health.concerned(batch, watched, providers)
-    args |= standing.persons(batch)
+    args = parameters(of, worker_ttl) | health.concerned(batch, watched, providers) | standing.persons(batch)
     shape = bool(of.calls), bool(of.whole)
     runs = connection.execute(LOCK_RUNS, args)
     if of.new:
@@ -344,8 +341,7 @@ def load(
     locked.append(connection.execute(LOCK_ROWS, args))
     calls = connection.execute(READ_CALLS[shape], args)
     evidence = connection.execute(READ_EVIDENCE, args).fetchall if of.calls else list
-    starts = any(isinstance(x, c.DecideRepair) or (isinstance(x, c.ClaimDoubt) and x.starts) for x in batch)
-    children = connection.execute(READ_CHILDREN, args) if starts else ()
+    children = connection.execute(READ_CHILDREN, args) if any(map(_starts, batch)) else ()
     depended = connection.execute(health.READ_DEPENDENCIES, args) if watched or health.depends(batch) else ()
     rest = connection.execute(READ_REST, args)
     # From a Sync on, Postgres counts how long the transaction stands still (R8); after a Flush, which a fetch
@@ -370,6 +366,10 @@ def load(
     held = _healths(ill)
     loaded.locked, loaded.dependencies = frozenset(held), _healths(depended) | held
     return loaded
+
+
+def _starts(x: c.Command) -> bool:
+    return isinstance(x, c.DecideRepair) or (isinstance(x, c.ClaimDoubt) and x.starts)
 
 
 def _rest(read: Iterable[Sequence[Any]]) -> tuple[Loaded, bool]:
