@@ -152,6 +152,25 @@ def test_an_attempt_is_let_go_by_the_limits_it_tells_of_and_by_no_others(
         assert target.update(STARTS, role, said=other, used_count=3) == "FP004", "a share of another counter"
 
 
+@pytest.mark.parametrize("end", ["since", "until"])
+def test_a_window_is_that_of_the_attempt_let_go(target: Target, end: str) -> None:
+    """One that ended long ago would be forgotten, with all that is used of it."""
+    for role in ROLES:
+        said = {"reserved": [target.share | {end: "2020-01-01T00:00:00Z"}]}
+        assert target.update(STARTS, role, said=said, used_count=3) == "FP004"
+        assert "its window is that of the attempt" in target.attack.said
+        target.attack.force(
+            f"UPDATE fencepost.allowances SET {end} = '2020-01-01' WHERE allowance = %s", target.allowance
+        )
+        assert target.update(STARTS, role, used_count=3) == "FP004"
+        assert target.update(STARTS, role, said=said, used_count=3) is None, target.attack.said
+        target.attack.force(
+            f"UPDATE fencepost.allowances SET {end} = %s WHERE allowance = %s",
+            target.share[end],
+            target.allowance,
+        )
+
+
 @pytest.mark.parametrize("kind", sorted({*TAKES, *RELEASES}))
 def test_what_becomes_of_a_call_that_has_no_share_moves_no_counter(target: Target, kind: str) -> None:
     used = 1 if kind in RELEASES else 3

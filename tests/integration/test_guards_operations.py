@@ -33,6 +33,8 @@ class KeyTarget:
         self.call, self.second, self.undo, self.third = calls
         what = "operation, arguments_hash FROM fencepost.calls WHERE id = %s"
         ((self.key, self.hash),) = attack.force(f"SELECT {what}", self.call)
+        self.sent, _, _ = attack.event(run, self.call, "ToolAttemptStarted")
+        ((self.before,),) = attack.force("SELECT version FROM fencepost.calls WHERE id = %s", self.call)
         for other in (self.second, self.third):
             attack.put("calls", other, operation=self.key, arguments_hash=self.hash)
 
@@ -44,7 +46,11 @@ class KeyTarget:
 
     def hold(self, state: str, **columns: Any) -> None:
         """Put its holder into a state."""
-        self.attack.put("calls", self.call, **({"state": state, "doubt": state in DOUBTFUL} | columns))
+        self.attack.put(
+            "calls",
+            self.call,
+            **({"state": state, "doubt": state in DOUBTFUL, "version": self.sent} | columns),
+        )
 
     def offsetting(self, state: str | None) -> None:
         """Have the third call offset the key, being in this state."""
@@ -284,6 +290,17 @@ def test_what_its_contract_says_of_failures_is_noted_as_a_key_is_sent(target: Ke
         target.hold("DISPATCHING", attempts=attempts)
         for role in ROLES:
             assert target.update(role, status="open", releases=True) == refused
+
+
+def test_what_is_not_sent_changes_no_window(target: KeyTarget) -> None:
+    for change in ({"first_sent_at": "2026-01-01T00:00:00Z"}, {"expires_at": None}, {"releases": True}):
+        target.put(expires_at="2026-02-01T00:00:00Z", releases=False)
+        if "first_sent_at" not in change:
+            target.put(first_sent_at="2026-01-01T00:00:00Z")
+        for version, code in ((target.before, "FP001"), (target.sent, None)):
+            target.hold("DISPATCHING", attempts=1, version=version)
+            for role in ROLES:
+                assert target.update(role, status="open", **change) == code, (change, target.attack.said)
 
 
 def test_a_window_opens_with_the_first_send(target: KeyTarget) -> None:

@@ -88,6 +88,12 @@ BEGIN
         RAISE EXCEPTION 'allowance %: its limits are those of the attempt let go', OLD.allowance
             USING ERRCODE = 'FP004';
     END IF;
+    -- A window of another length would be forgotten before it ends, and all that was used with it.
+    IF told = '{STARTS}' AND (NEW.since, NEW.until)
+       IS DISTINCT FROM ((said ->> 'since')::timestamptz, (said ->> 'until')::timestamptz) THEN
+        RAISE EXCEPTION 'allowance %: its window is that of the attempt let go', OLD.allowance
+            USING ERRCODE = 'FP004';
+    END IF;
     IF told = '{STARTS}'
        AND (NEW.used_count > NEW.limit_count OR NEW.used_minor > NEW.limit_minor) THEN
         RAISE EXCEPTION 'allowance %: no attempt goes beyond it', OLD.allowance USING ERRCODE = 'FP003';

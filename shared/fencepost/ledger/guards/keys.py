@@ -27,7 +27,7 @@ _HANDED_ON = f"""
 # A call that is written together with its key has been written before it.
 _HELD = f"""
     SELECT c.operation, c.run, c.state, c.doubt, c.attempts, c.arguments_hash, c.receipt, c.result, c.preview,
-        c.proof INTO holder FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
+        c.proof, c.version INTO holder FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant;
     IF (holder.operation, holder.run, holder.arguments_hash)
        IS DISTINCT FROM (NEW.key, NEW.run, NEW.arguments_hash) THEN
         RAISE EXCEPTION 'operation %: it is held by a call of its own', NEW.key USING ERRCODE = 'FP001';
@@ -50,6 +50,15 @@ _HELD = f"""
        AND ((holder.attempts > 0 OR holder.doubt) AND NEW.first_sent_at <= fencepost.now()
             AND coalesce(NEW.expires_at >= NEW.first_sent_at, true)) IS NOT TRUE THEN
         RAISE EXCEPTION 'operation %: it was not sent then', NEW.key USING ERRCODE = 'FP001';
+    END IF;
+    -- How long its downstream deduplicates, and what it forgets, is noted only as it is sent.
+    IF (NEW.first_sent_at, NEW.expires_at, NEW.releases)
+            IS DISTINCT FROM (OLD.first_sent_at, OLD.expires_at, OLD.releases)
+       AND (SELECT e.xmin FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+            AND e.call IS NOT DISTINCT FROM NEW.call AND e.seq <= holder.version
+            AND e.type IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown')
+            ORDER BY e.seq DESC LIMIT 1) IS DISTINCT FROM pg_current_xact_id()::xid THEN
+        RAISE EXCEPTION 'operation %: it is not being sent', NEW.key USING ERRCODE = 'FP001';
     END IF;
     IF NEW.releases <> OLD.releases AND holder.attempts < 1 THEN
         RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
