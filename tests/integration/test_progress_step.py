@@ -69,8 +69,8 @@ def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop) -> None:
             assert row is not None
             runs[key] = row[0]
     with connect(shop.database.dsns["api"], "api") as connection:
-        how = {"key": "k", "name": "list", "body": SKUS, "sender": "svc:x"}
-        signals.send(connection, "t", runs["signal"], **how)
+        to = ("t", runs["signal"])
+        signals.send(connection, *to, key="k", name="list", body=SKUS, sender="svc:x")
     go(shop)
     found = dict(shop.sql("SELECT run_key, status FROM fencepost.runs"))
     assert found == {"input": "COMPLETED", "signal": "COMPLETED", "nothing": "STOPPED"}
