@@ -25,10 +25,12 @@ from fencepost.testing import arm_by_file, parse_faults
 from fencepost.tools import OnStop
 from fencepost_ops.checker import TOLERANCE, check
 from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_ops.local import TemporaryFolder
 from fencepost_ops.sandbox.book import Book
 from fencepost_ops.sandbox.process import SandboxProcess
 from tests.acceptance.books import Books, read_deeds
 from tests.awaiting import until
+from tests.databases import in_memory
 
 __all__ = ["ENDS", "ROLES", "Armed", "Stage", "Step", "is_frozen", "staged", "step", "until"]
 
@@ -373,8 +375,12 @@ def staged(
     options["env_of"] = fault_files(folder, options)
     path = f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     common = {"ACCEPTANCE_DIR": str(folder), "PYTHONPATH": path, **TIMES, **(env or {})}
-    with (folder / "fleet.log").open("w") as log:
-        asked = FleetOptions("tests.acceptance.apps:app", env=common, fsync=False, out=log, **options)
+    with (
+        (folder / "fleet.log").open("w") as log,
+        TemporaryFolder("fencepost-fleet-", parent=in_memory()) as data,
+    ):
+        options = {"env": common, "fsync": False, "out": log, "data": data, **options}
+        asked = FleetOptions("tests.acceptance.apps:app", **options)
         with kind(asked) as fleet:
             fleet.wait_ready()
             yield Stage(fleet, folder)
