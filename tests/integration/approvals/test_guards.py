@@ -79,6 +79,14 @@ def test_no_login_and_no_name_approves_twice(target: CallTarget) -> None:
     assert say(target, MINE | {"who": "bob", "approve": False}, "REJECTED") is None
 
 
+def test_who_asks_for_a_call_denies_it_and_does_not_approve_it(target: CallTarget) -> None:
+    wait(target)
+    ((asks,),) = target.attack.force("SELECT principal FROM fencepost.runs WHERE id = %s", target.run)
+    for role in (OPERATOR, OWNER):
+        assert say(target, MINE | {"who": asks}, role=role) == "FP002"
+        assert say(target, MINE | {"who": asks, "approve": False}, "REJECTED", role=role) is None
+
+
 def test_after_its_time_nobody_decides_and_before_it_no_claim_ends_it(target: CallTarget) -> None:
     wait(target, OVER)
     assert say(target, MINE) == "FP002"

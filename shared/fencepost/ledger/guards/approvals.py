@@ -46,6 +46,7 @@ APPROVALS = """
                         SELECT 1 FROM jsonb_array_elements(OLD.approval::jsonb -> 'decisions') d
                             WHERE d ->> 'approve' = 'true'
                             AND (d ->> 'login' = session_user OR d ->> 'who' = verdict ->> 'who')))
+                    AND (verdict ->> 'approve' <> 'true' OR verdict ->> 'who' <> run_principal)
                     AND (NEW.state <> 'INTENT_RECORDED' OR (
                         SELECT count(*) FROM jsonb_array_elements(NEW.approval::jsonb -> 'decisions') d
                             WHERE d ->> 'approve' = 'true')

@@ -348,6 +348,7 @@ DECLARE
     run_owner text;
     run_fence bigint;
     run_deadline timestamptz;
+    run_principal text;
     by_owner text;
     by_fence bigint;
     by_version bigint;
@@ -374,7 +375,8 @@ BEGIN
     NEW.presented_version := NULL;
     NEW.presented_office := NULL;
     -- The run's lock serialises every change of its calls with its completion.
-    SELECT status, owner, fence, deadline INTO run_status, run_owner, run_fence, run_deadline
+    SELECT status, owner, fence, deadline, principal
+        INTO run_status, run_owner, run_fence, run_deadline, run_principal
         FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
     IF TG_OP = 'INSERT' THEN
 {_BORN.rstrip()}

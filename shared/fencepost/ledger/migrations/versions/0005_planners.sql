@@ -134,6 +134,7 @@ DECLARE
     run_owner text;
     run_fence bigint;
     run_deadline timestamptz;
+    run_principal text;
     by_owner text;
     by_fence bigint;
     by_version bigint;
@@ -160,7 +161,8 @@ BEGIN
     NEW.presented_version := NULL;
     NEW.presented_office := NULL;
     -- The run's lock serialises every change of its calls with its completion.
-    SELECT status, owner, fence, deadline INTO run_status, run_owner, run_fence, run_deadline
+    SELECT status, owner, fence, deadline, principal
+        INTO run_status, run_owner, run_fence, run_deadline, run_principal
         FROM fencepost.runs WHERE tenant = NEW.tenant AND id = NEW.run FOR NO KEY UPDATE;
     IF TG_OP = 'INSERT' THEN
 
@@ -446,6 +448,7 @@ BEGIN
                         SELECT 1 FROM jsonb_array_elements(OLD.approval::jsonb -> 'decisions') d
                             WHERE d ->> 'approve' = 'true'
                             AND (d ->> 'login' = session_user OR d ->> 'who' = verdict ->> 'who')))
+                    AND (verdict ->> 'approve' <> 'true' OR verdict ->> 'who' <> run_principal)
                     AND (NEW.state <> 'INTENT_RECORDED' OR (
                         SELECT count(*) FROM jsonb_array_elements(NEW.approval::jsonb -> 'decisions') d
                             WHERE d ->> 'approve' = 'true')
