@@ -118,3 +118,5 @@ def test_a_wait_lasts_from_its_first_day_and_ends_with_an_answer(bench: Bench, s
     assert waits(shown, run) == {}
     fleet.lose(run, fleet.asked(run), DRAINED)
     assert waits(shown, run) == {}, "that was nobody's failure"
+    fleet.lose(run, fleet.asked(run), BUSY)
+    assert waits(shown, run)[str(run)]["since"] > later["until"], "this is another wait"

@@ -320,6 +320,8 @@ def _lines(finding: Finding) -> Iterator[str]:
     for effect in effects[:_SHOWN]:
         named = effect.receipt or effect.key or effect.reference
         yield f"  effect  {cut(named)} at {rfc3339(effect.at)}"
+    if len(effects) > _SHOWN:
+        yield f"  and {len(effects) - _SHOWN} more effects; --json or --csv has them all"
     for differ in finding.differences:
         ledger, downstream = (
             json.dumps(_shown(differ.field, side)) for side in (differ.ledger, differ.downstream)

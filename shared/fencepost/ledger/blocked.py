@@ -88,10 +88,10 @@ def blocked(
     *,
     runs: Sequence[UUID] | None = None,
     tenant: str | None = None,
-    limit: int = 1000,
+    limit: int | None = None,
 ) -> list[Blocked]:
-    """Such steps, the longest due first; of these runs or this tenant alone, if given. `ttl`: silence after
-    which nobody is alive.
+    """Such steps, the longest due first; of these runs or this tenant alone, if given; `limit` None: all.
+    `ttl`: silence after which nobody is alive.
     """
     only = {"runs": None if runs is None else list(runs), "tenant": tenant}
     found = connection.execute(_BLOCKED, {"ttl": ttl, "limit": limit, **only})

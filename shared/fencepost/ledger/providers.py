@@ -15,35 +15,39 @@ from uuid import UUID
 
 from fencepost.ledger.connect import Connection
 
-_LOST: Final = "(e.type = 'PlanDeferred' OR e.type = 'ModelOutcomeUnknown' AND e.body ->> 'outage' = 'true')"
-WAITS: Final = f"""
-(NOT r.ended AND r.owner IS NULL AND r.fence > 0 AND r.open <= r.detached
- AND r.status IN ('QUEUED', 'PLANNING', 'ACTING')
- AND (SELECT {_LOST} FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL
-      ORDER BY e.seq DESC LIMIT 1))
+_LOST: Final = """
+({0}.type = 'PlanDeferred' OR {0}.type = 'ModelOutcomeUnknown' AND {0}.body ->> 'outage' = 'true')
 """
+_OPEN: Final = """
+(NOT r.ended AND r.owner IS NULL AND r.fence > 0 AND r.open <= r.detached
+ AND r.status IN ('QUEUED', 'PLANNING', 'ACTING'))
+"""
+_LAST: Final = """
+SELECT e.type, e.body FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL
+ORDER BY e.seq DESC LIMIT 1
+"""
+WAITS: Final = f"({_OPEN} AND (SELECT {_LOST.format('last')} FROM ({_LAST}) AS last))"
 """Whether the run `r` does; a statement's condition."""
 
 # It began with the first such event after the last one that says something else of the run.
 _WAITING: Final = f"""
 SELECT r.tenant, r.id, r.run_key, last.body ->> 'provider',
        coalesce(last.body ->> 'reason', concat_ws(': ', last.body ->> 'code', last.body ->> 'message')),
-       (SELECT min(e.recorded_at) FROM fencepost.events e
-        WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL AND {_LOST}
-          AND e.seq > coalesce((SELECT max(b.seq) FROM fencepost.events b
+       (SELECT e.recorded_at FROM fencepost.events e
+        WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL AND {_LOST.format("e")}
+          AND e.seq > coalesce((SELECT b.seq FROM fencepost.events b
               WHERE b.run = r.id AND b.tenant = r.tenant AND b.call IS NULL AND b.type NOT IN ('PlanDeferred',
-                  'ModelOutcomeUnknown', 'ModelPassedOver', 'LeaseAcquired', 'ModelRequestStarted')), 0)),
+                  'ModelOutcomeUnknown', 'ModelPassedOver', 'LeaseAcquired', 'ModelRequestStarted')
+              ORDER BY b.seq DESC LIMIT 1), 0)
+        ORDER BY e.seq LIMIT 1),
        r.ready_at, r.deadline
-FROM fencepost.runs r CROSS JOIN LATERAL (
-    SELECT e.body FROM fencepost.events e WHERE e.run = r.id AND e.tenant = r.tenant AND e.call IS NULL
-    ORDER BY e.seq DESC LIMIT 1) AS last
-WHERE {WAITS} AND (%(runs)s::uuid[] IS NULL OR r.id = ANY(%(runs)s::uuid[]))
+FROM fencepost.runs r CROSS JOIN LATERAL ({_LAST}) AS last
+WHERE {_OPEN} AND {_LOST.format("last")} AND (%(runs)s::uuid[] IS NULL OR r.id = ANY(%(runs)s::uuid[]))
 """
 _BY_PROVIDER: Final = f"""
-SELECT w.provider, count(*), min(w.since), min(w.until),
-       (array_agg(w.why ORDER BY w.since DESC))[1]
-FROM ({_WAITING}) AS w (tenant, run, run_key, provider, why, since, until, deadline)
-GROUP BY 1 ORDER BY 2 DESC, 1
+WITH w (tenant, run, run_key, provider, why, since, until, deadline) AS MATERIALIZED ({_WAITING})
+SELECT provider, count(*), min(since), min(until), (array_agg(why ORDER BY since DESC))[1]
+FROM w GROUP BY 1 ORDER BY 2 DESC, 1
 """
 
 
