@@ -189,3 +189,13 @@ def _full(change: str) -> str:
     if whole["queue" if "queue" in whole else "due_at"] == "'compensator'":
         whole = {"fence": "6", "worker": "NULL"} | whole
     return ", ".join(f"{name} = {value.replace('now', 'now()')}" for name, value in whole.items())
+
+
+def test_it_says_that_a_token_was_used_and_not_when(bench: Bench) -> None:
+    made = "INSERT INTO fencepost.api_tokens VALUES ('t1', 't', '[]', '[]', %s, '', now(), 'ann', 'x')"
+    used = "UPDATE fencepost.api_tokens SET last_used_at = %s WHERE id = 't1' RETURNING last_used_at > now()"
+    with attack(bench) as opened:
+        opened.connection.execute(made, ["0" * 64])
+        opened.connection.execute("SET LOCAL ROLE fencepost_api")
+        for when in ("2020-01-01", "9999-01-01", "2020-01-01"):
+            assert opened.connection.execute(used, [when]).fetchall() == [(True,)]

@@ -1452,6 +1452,9 @@ BEGIN
         RAISE EXCEPTION 'token %: what it may does not change, and what is revoked stays so', OLD.id
             USING ERRCODE = 'FP001';
     END IF;
+    IF NEW.last_used_at IS DISTINCT FROM OLD.last_used_at THEN
+        NEW.last_used_at := fencepost.now();  -- whoever uses it does not say when
+    END IF;
     RETURN NEW;
 END $$;
 
