@@ -40,5 +40,5 @@ def _module(name: str) -> object:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(f"there is no module {name} on the path or in {here}") from error
         raise UsageError(f"importing {name} failed: {error}") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that runs as it is imported, say
         raise UsageError(f"importing {name} failed: {type(error).__name__}: {error}") from error

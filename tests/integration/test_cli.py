@@ -167,6 +167,15 @@ def test_a_bug_is_one_sentence_too(shell: Shell, monkeypatch: pytest.MonkeyPatch
     assert isinstance(shell("--traceback", "runs").exception, ZeroDivisionError)
 
 
+def test_an_application_that_ends_the_process_is_one_sentence(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ends_at_once.py").write_text("raise SystemExit(4)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = shell.refused(2, "tools", "--app", "ends_at_once:app")
+    assert said == "importing ends_at_once failed: SystemExit: 4"
+
+
 def test_a_command_that_is_not_there_yet_is_not_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.COMMANDS, "later", "fencepost_ops.not_written_yet:later")
     assert "later" not in shell.ok("--help").split()

@@ -52,3 +52,4 @@ def test_what_cannot_be_reached_or_is_meant_is_one_sentence(shell: Shell) -> Non
     refuse(shell, "one", refusal=several)
     refuse(shell, "other", refusal=UUID(int=(7 << 100) + 1))
     assert "names several" in shell.refused(2, "intake", "drop", str(several)[:8])
+    assert shell.json("intake", "drop", str(several)) == {"dropped": str(several)}

@@ -223,6 +223,9 @@ def test_a_run_is_cancelled_once(bench: Bench, shell: Shell) -> None:
     assert told == f"run {run} is STOPPED (cancelled)\n"
     again = shell.refused(1, "cancel", "o-1", "--reason", "not wanted")
     assert again == f"run {run} has ended STOPPED: there is nothing to cancel"
+    other = bench.enqueue("o-2")
+    said = shell.json("cancel", "o-2", "--reason", "not wanted")
+    assert (said["run_id"], said["status"], said["stop_reason"]) == (str(other), "STOPPED", "cancelled")
 
 
 # -- fleet, tools, migrate ----------------------------------------------------------------------------

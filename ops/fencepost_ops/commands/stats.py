@@ -52,7 +52,7 @@ _AGES = ["AGE", "STATE!", "COUNT>", "OLDEST>"]
 )
 @click.option(
     "--most",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1_000_000_000),
     default=MOST,
     show_default=True,
     help="Events to read at most, the newest.",
