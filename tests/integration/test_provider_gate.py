@@ -376,7 +376,7 @@ def test_postgres_takes_no_turn_back_but_by_the_event_that_says_so(
         changed(patched, kind, lambda r, f: rule(r, f) | {"requests": r.requests - 1})
         lost = fleet.lost(run, term, SLOW)
         (answer,) = fleet.ledger.apply([lost])
-    assert answer == c.Broken(f"run {run}: what it has used does not come back")
+    assert answer == c.Broken(f"run {run}: what it has used moves with the events of that")
 
 
 def test_the_checker_finds_nothing_wrong_with_runs_that_waited(bench: Bench) -> None:
