@@ -185,6 +185,7 @@ class Facts:
     response: str = ""
     size: int = 0
     events: int = 0
+    latest: int = 0
     most: Most = field(default_factory=Most)
 
     @property
@@ -192,9 +193,12 @@ class Facts:
         """Whether all that matters has been said: the answer has ended, or the provider has failed."""
         return self.ended or self.failed is not None
 
-    def begin(self, piece: Piece | None = None) -> dict[str, Any]:
+    def begin(self, piece: Piece | None = None, index: int | None = None) -> dict[str, Any]:
         """The place of a part that begins here: a call, or something that is put into it once it is whole."""
         place: dict[str, Any] = {}
+        if index is not None and index < self.latest:  # calls are told apart, and ordered, by their places
+            self.faults.append(f"part {index} begins after part {self.latest}")
+        self.latest = max(self.latest, index or 0)
         if piece is not None:
             place["call"] = len(self.calls)
             self.calls.append(piece)

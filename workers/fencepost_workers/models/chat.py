@@ -89,7 +89,7 @@ class Chat:
         piece = self._of(index, label, name)
         if piece is None:
             piece = Piece(whole=True)  # its end is the answer's
-            self.facts.calls.append(piece)
+            self.facts.begin(piece, index)
         if label and not piece.label:
             piece.label = label
             self._labelled[label], self._places[label] = piece, index

@@ -119,7 +119,8 @@ class Messages:
             facts.faults.append(f"block {index} begins before the one in its place is done")
             return
         piece = Piece(word(block.get("name")), word(block.get("id")))
-        self._open[index] = _Block(dict(block), piece, facts.begin(piece if kind == "tool_use" else None))
+        place = facts.begin(piece if kind == "tool_use" else None, index)
+        self._open[index] = _Block(dict(block), piece, place)
         if kind == "tool_use":
             caller = plain(block.get("caller")).get("type", "direct")
             if caller != "direct" or block.get("toolset_name"):

@@ -37,12 +37,14 @@ class Responses:
         # By output_index: the items not done, each with its call and its place.
         self._open: dict[int | None, tuple[str, Piece, dict[str, Any]]] = {}
         self._streamed: list[tuple[str, str]] = []
+        self._number = 0
 
     def take(self, event: Mapping[str, Any]) -> None:
         """One event. TooLong."""
         kind, facts = word(event.get("type")), self.facts
         index = place(facts, event.get("output_index"))
         facts.event()
+        self._in_order(event.get("sequence_number"))
         match kind:
             case "response.created" | "response.in_progress":
                 facts.response = word(plain(event.get("response")).get("id"))
@@ -61,6 +63,13 @@ class Responses:
             case "error":
                 facts.failed = facts.failed or stream_error(event)
 
+    def _in_order(self, number: object) -> None:
+        """An event is told once, after those before it; a server that does not number them says nought."""
+        if type(number) is int and number > 0:
+            if number <= self._number:
+                self.facts.faults.append(f"event {number} comes after event {self._number}")
+            self._number = number
+
     def _begin(self, index: int | None, item: Mapping[str, Any]) -> None:
         kind = word(item.get("type"))
         self._foreign(kind, item)
@@ -68,7 +77,7 @@ class Responses:
             self.facts.faults.append(f"item {index} begins before the one in its place is done")
             return
         piece = Piece(word(item.get("name")), word(item.get("call_id")))
-        self._open[index] = kind, piece, self.facts.begin(piece if kind == "function_call" else None)
+        self._open[index] = kind, piece, self.facts.begin(piece if kind == "function_call" else None, index)
 
     def _foreign(self, kind: str, item: Mapping[str, Any]) -> None:
         if kind not in _OURS:
