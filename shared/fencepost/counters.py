@@ -3,14 +3,15 @@
 A value that differs from call to call counts if it is one of these, whatever stands unchanged around it:
 
 - whole numbers, or the one number within a text, that move by the same step each time (`try 1`, `try 2`);
-- UUIDs, numbers of ten digits or more, and words of one length, eight characters or more, in which letters
-  and digits take turns;
-- times of day with their seconds.
+- times of day with their seconds;
+- ids: UUIDs, numbers of ten digits or more, and words of one length, eight characters or more, in which
+  letters and digits take turns. Of a planner that may know more than it is told here, as code does and a
+  model does not, ids mean something: it may well look for one after the other.
 
-It counts for nothing of the kind if the planner was told at least half of the values: they stand in what it
-was given or in a result, or lie between two such that differ from them in their number alone (of three digits
-or more, of one length). Words are no counters, nor are dates and full minutes: whoever searches by another
-word, or day after day, looks for something.
+They mean something, too, if the planner was told at least half of them: they stand in what it was given or in
+a result, or lie between two such that differ from them in their number alone (of three digits or more, of one
+length). Words are no counters, nor are dates and full minutes, nor what differs within a long text: whoever
+searches by another word, or day after day, looks for something.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from typing import Any, Final
 
 LEAST_WORD: Final = 8
 LEAST_NUMBER: Final = 10
+MOST_CHARS: Final = 4096
+"""Of a text that is looked into."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of what a planner was told is searched, from the beginning of what is handed over."""
 _TURNS: Final = 2
@@ -47,24 +50,18 @@ _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _SWITCH: Final = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 
 
-def counting(values: Sequence[Any]) -> list[list[str]] | None:
+def counting(values: Sequence[Any], *, ids: bool = True) -> list[list[str]] | None:
     """What of these values, one per call and in order, only counts, as words of each; None if they mean
-    something. Not for values that are all equal.
+    something. Not for values that are all equal. `ids`: whether those count.
     """
-    if all(type(value) is int for value in values):
-        return _numbers(values)
     if all(type(value) in {int, float} for value in values):
         said = [repr(value) for value in values]
-        return [said] if all(len(_digits(one)) >= LEAST_NUMBER for one in said) else None
-    if all(isinstance(value, str) for value in values):
-        return _texts(values)
+        long = ids and all(len(_digits(one)) >= LEAST_NUMBER for one in said)
+        whole = all(type(value) is int for value in values)
+        return [said] if long or (whole and _steady(values)) else None
+    if all(isinstance(value, str) and len(value) <= MOST_CHARS for value in values):
+        return _texts(values, ids=ids)
     return None
-
-
-def _numbers(values: Sequence[int]) -> list[list[str]] | None:
-    said = [str(value) for value in values]
-    long = all(len(one.removeprefix("-")) >= LEAST_NUMBER for one in said)
-    return [said] if long or _steady(values) else None
 
 
 def _steady(numbers: Sequence[int]) -> bool:
@@ -72,7 +69,7 @@ def _steady(numbers: Sequence[int]) -> bool:
     return len(steps) == 1 and steps != {0}
 
 
-def _texts(texts: Sequence[str]) -> list[list[str]] | None:
+def _texts(texts: Sequence[str], *, ids: bool) -> list[list[str]] | None:
     """The parts that differ, word by word: each has to count."""
     parts = [_PARTS.split(text) for text in texts]
     if len({len(one) for one in parts}) > 1:
@@ -81,20 +78,20 @@ def _texts(texts: Sequence[str]) -> list[list[str]] | None:
     for words in zip(*parts, strict=True):
         if len(set(words)) == 1:
             continue
-        if not _count(words):
+        if not _count(words, ids=ids):
             return None
         found.append(list(words))
     return found or None
 
 
-def _count(words: Sequence[str]) -> bool:
+def _count(words: Sequence[str], *, ids: bool) -> bool:
     if all(map(_WHOLE_UUID.fullmatch, words)):
-        return True
+        return ids
     if all(map(_WHOLE_WHEN.fullmatch, words)):
         return all(map(_SECONDS.search, words))
     if not all(map(_WORD.fullmatch, words)):
         return False
-    return _one_number(words) or _all_long(words) or _all_random(words)
+    return _one_number(words) or (ids and (_all_long(words) or _all_random(words)))
 
 
 def _one_number(words: Sequence[str]) -> bool:

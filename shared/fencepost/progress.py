@@ -96,11 +96,14 @@ def stuck(
     repeats: int,
     tool: Callable[[str, int], Tool | None] = lambda _name, _version: None,
     given: Callable[[], Iterable[str]] = tuple,
+    *,
+    model: bool = True,
 ) -> str | None:
     """Why the run makes no progress, in a sentence that names tool and count; None while it does.
 
     `calls` are its own forward ones in the order proposed; `given` says what its planner was told beside
-    their results, and is asked at the last moment. The run stands still
+    their results, and is asked at the last moment; `model` whether it knows no more than that. The run stands
+    still
 
     - after `repeats` equal turns in a row, or rounds of a circle of `LONGEST` turns at most: the same calls
       with the same arguments and the same results, errors compared by their code;
@@ -119,7 +122,7 @@ def stuck(
         window = steps[: period * often]
         if not _again([step.shape for step in steps], period, often) or any(step.acted for step in window):
             continue
-        moving = _moving([window[n::period] for n in range(period)])
+        moving = _moving([window[n::period] for n in range(period)], ids=model)
         if moving is not None and not _means_something(moving.values(), calls, given):
             return _counting(window[:period], often, moving)
     return None
@@ -202,7 +205,7 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def _moving(places: Sequence[Sequence[_Step]]) -> Mapping[str, Sequence[Sequence[str]]] | None:
+def _moving(places: Sequence[Sequence[_Step]], *, ids: bool) -> Mapping[str, Sequence[Sequence[str]]] | None:
     """What only counts in the steps of each place of a circle, by its path; None where anything else differs,
     or nothing does.
     """
@@ -215,7 +218,7 @@ def _moving(places: Sequence[Sequence[_Step]]) -> Mapping[str, Sequence[Sequence
             values = [step.asked[path] for step in steps]
             if all(type(value) is type(values[0]) and value == values[0] for value in values):
                 continue
-            if (counted := counting(values)) is None:
+            if (counted := counting(values, ids=ids)) is None:
                 return None
             found[path] = [*found.get(path, ()), *counted]
     return found or None

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import psycopg
 import pytest
@@ -20,6 +20,8 @@ from fencepost_workers.step import Step
 from tests.integration.step_shop import Shop, opened
 
 SKUS = [f"AB-{n}" for n in range(1040, 1050)]
+IDS = [str(uuid4()) for _ in SKUS]
+"""Which its planner has from elsewhere."""
 ENQUEUE = "SELECT run FROM fencepost.enqueue_run('t', %s, 'finds', 1, 'svc:x', %s, interval '10 min')"
 
 
@@ -39,7 +41,8 @@ def finding() -> App:
     def plan(context: Context) -> Turn:
         if len(context.calls) == len(SKUS):
             return Turn(finish="none is there")
-        return Turn(proposals=[Proposal("stock.find", {"sku": SKUS[len(context.calls)]})])
+        of = IDS if context.input.get("ids") else SKUS
+        return Turn(proposals=[Proposal("stock.find", {"sku": of[len(context.calls)]})])
 
     app.allow("svc:*", tools=["stock.*"])
     return app
@@ -61,7 +64,7 @@ def go(shop: Shop) -> None:
 
 
 def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop) -> None:
-    asked = {"input": {"skus": SKUS}, "signal": {}, "nothing": {}}
+    asked = {"input": {"skus": SKUS}, "signal": {}, "nothing": {}, "ids": {"ids": True}}
     runs: dict[str, UUID] = {}
     with psycopg.connect(shop.database.dsns["producer"]) as connection:
         for key, input_ in asked.items():
@@ -73,7 +76,7 @@ def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop) -> None:
         signals.send(connection, *to, key="k", name="list", body=SKUS, sender="svc:x")
     go(shop)
     found = dict(shop.sql("SELECT run_key, status FROM fencepost.runs"))
-    assert found == {"input": "COMPLETED", "signal": "COMPLETED", "nothing": "STOPPED"}
+    assert found == {"input": "COMPLETED", "signal": "COMPLETED", "ids": "COMPLETED", "nothing": "STOPPED"}
     (why,) = shop.sql("SELECT stop_reason, stop_detail FROM fencepost.runs WHERE run_key = 'nothing'")
     assert why == (
         "no_progress",

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.counters import MOST_BYTES, counting, told, unmoving
+from fencepost.counters import MOST_BYTES, MOST_CHARS, counting, told, unmoving
 
 IDS = [str(UUID(int=2**64 * n + 2**90 + 99 * n)) for n in range(1, 6)]
 NONCES = ["9f3a1c0b", "1b7e22d4", "c04d9a1f", "77a0b3ce", "deadbeef"]
@@ -44,6 +44,7 @@ MEANS = {
     "a try and a word": ["try 1 gate", "try 2 pole", "try 3 wire"],
     "texts of other lengths": ["a", "a b", "a b c"],
     "numbers and texts": [1, "2", 3],
+    "long texts": [f"{'x ' * MOST_CHARS} {n}" for n in range(3)],
     "flags": [True, False, True],
     "nothing and something": [None, 1],
     "prices": [1.5, 2.5, 3.5],
@@ -54,6 +55,15 @@ MEANS = {
 @pytest.mark.parametrize("values", COUNT.values(), ids=COUNT)
 def test_what_only_counts(values: list[Any]) -> None:
     assert counting(values) is not None
+
+
+CODE_COUNTS = {"pages", "downwards", "offsets", "tries", "tries of so many", "labels"}
+CODE_COUNTS |= {"times", "times of a zone", "clocks", "a try and a time"}
+
+
+@pytest.mark.parametrize("name", COUNT)
+def test_ids_mean_something_to_whoever_knows_more_than_it_was_told(name: str) -> None:
+    assert (counting(COUNT[name], ids=False) is not None) == (name in CODE_COUNTS)
 
 
 @pytest.mark.parametrize("values", MEANS.values(), ids=MEANS)

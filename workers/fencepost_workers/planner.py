@@ -138,11 +138,10 @@ class Planner(Role):
             return app.registry.get((name, version))
 
         repeats, given = budget_of(run.request).repeats, partial(_given, run, agent, heard)
-        if (still := stuck(known.calls, repeats, known_tool, given)) is not None:
-            no_progress = StopReason.NO_PROGRESS
-            return c.RecordPlanLost(
-                **fields, code=no_progress, message=still, stop=no_progress, spent=Spent()
-            )
+        still = stuck(known.calls, repeats, known_tool, given, model=agent is not None)
+        if still is not None:
+            why = StopReason.NO_PROGRESS
+            return c.RecordPlanLost(**fields, code=why, message=still, stop=why, spent=Spent())
         spec = app.find_planner(run.planner, run.planner_version)
         context = context_of(run, known, known_tool, heard)
         try:

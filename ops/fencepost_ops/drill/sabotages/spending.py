@@ -40,7 +40,7 @@ def _uncounted(_spent: Made) -> Made:
 
 
 def _never_stuck(_stuck: Made) -> Made:
-    return lambda *_: None
+    return lambda *_, **__: None
 
 
 _CIRCLE: Final = Protocol(
