@@ -45,7 +45,6 @@ FROM (SELECT DISTINCT table_name, grantee, privilege_type FROM information_schem
 NOT_SWITCHED_OFF = {
     "trigger fencepost.calls.guard_setter",
     "trigger fencepost.workers.guard_worker",
-    "trigger fencepost.runs.guard_child",
     "trigger fencepost.outbox.guard_outbox_api",
     "trigger fencepost.epochs.guard_epoch",
     "trigger fencepost.epochs.append_only",

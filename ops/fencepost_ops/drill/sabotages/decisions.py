@@ -250,18 +250,21 @@ def _without_reserve(_timeout: Made) -> Made:
 
 
 _ALLOWED: Final = (
-    Sabotage(
-        name="expired_run_dispatched",
-        invariant="I3",
-        about="nothing is sent for a run whose deadline has passed",
-        off=entry(folding._DECIDE, c.ClaimCall, _without_deadline),  # noqa: SLF001 - what is switched off
-        shows=Protocol(
-            name="sabotage.expired_run_dispatched",
-            runs=calls("dedupes", deadline_s=30),
-            fleet=Fleet(dispatcher=1),
-            faults=[Fault(at="dispatch.after_lease", do="pause", for_s=29.997)],
-            expect=Expect(effects={"dedupes": 0}, runs=["STOPPED"], dispatches=0),
+    *in_depth(
+        Sabotage(
+            name="expired_run_dispatched",
+            invariant="I3",
+            about="nothing is sent for a run whose deadline has passed",
+            off=entry(folding._DECIDE, c.ClaimCall, _without_deadline),  # noqa: SLF001 - what is switched off
+            shows=Protocol(
+                name="sabotage.expired_run_dispatched",
+                runs=calls("dedupes", deadline_s=30),
+                fleet=Fleet(dispatcher=1),
+                faults=[Fault(at="dispatch.after_lease", do="pause", for_s=29.997)],
+                expect=Expect(effects={"dedupes": 0}, runs=["STOPPED"], dispatches=0),
+            ),
         ),
+        muted("guard_call", "and sends nothing"),
     ),
     Sabotage(
         name="reserve_ignored",

@@ -9,7 +9,16 @@ from typing import Any, Final
 from fencepost import slices
 from fencepost.decide import child_ends, children
 from fencepost_ops.drill.protocol import Asked, Event, Expect, Fault, Protocol
-from fencepost_ops.drill.sabotages.switch import BOTH, EXPECTATION, Sabotage, code, every, in_depth, muted
+from fencepost_ops.drill.sabotages.switch import (
+    BOTH,
+    EXPECTATION,
+    Sabotage,
+    code,
+    every,
+    in_depth,
+    muted,
+    without,
+)
 
 Made = Callable[..., Any]
 _APP: Final = "fencepost_ops.drill.script:app"
@@ -62,12 +71,15 @@ def _as_if_nothing_had_happened(settle: Made) -> Made:
 
 
 FAMILIES: Final = (
-    Sabotage(
-        name="slice_not_asked",
-        invariant="I13",
-        about="a run is started only with what is left of the budget of the one that starts it",
-        off=code(slices, "carve", _whatever_is_wanted),
-        shows=_shown("slice_not_asked", _asks("left", "right", turns=6), _ONE_FITS),
+    *in_depth(
+        Sabotage(
+            name="slice_not_asked",
+            invariant="I13",
+            about="a run is started only with what is left of the budget of the one that starts it",
+            off=code(slices, "carve", _whatever_is_wanted),
+            shows=_shown("slice_not_asked", _asks("left", "right", turns=6), _ONE_FITS),
+        ),
+        muted("guard_child", "its slice is more than is left of"),
     ),
     *in_depth(
         Sabotage(
@@ -77,7 +89,7 @@ FAMILIES: Final = (
             off=code(slices, "hold", _nothing_held),
             shows=_shown("slice_not_held", _asks("left", "right", turns=6), _ONE_FITS),
         ),
-        muted("guard_run", "they hold from their start to their end"),
+        every(muted("guard_run", "they hold from their start to their end"), without("guard_child", "runs")),
     ),
     *in_depth(
         Sabotage(

@@ -212,12 +212,15 @@ def _uncounted(counts: Made) -> Made:
 
 
 _TOLD: Final = (
-    Sabotage(
-        name="attempts_uncounted",
-        invariant="I13",
-        about="what a run has used is counted as it is used",
-        off=code(machine, "_counts", _uncounted),
-        shows=Protocol(name="sabotage.attempts_uncounted", runs=calls("dedupes"), expect=once("dedupes")),
+    *in_depth(
+        Sabotage(
+            name="attempts_uncounted",
+            invariant="I13",
+            about="what a run has used is counted as it is used",
+            off=code(machine, "_counts", _uncounted),
+            shows=Protocol(name="sabotage.attempts_uncounted", runs=calls("dedupes"), expect=once("dedupes")),
+        ),
+        muted("guard_run", "what it has used moves with the events of that"),
     ),
     Sabotage(
         name="body_unhashed",
