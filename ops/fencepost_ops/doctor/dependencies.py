@@ -60,5 +60,5 @@ def _left_alone(one: Dependency) -> str:
     since = f"for {spoken(timedelta(seconds=one.age_s))}"
     until = f", {spoken(timedelta(seconds=one.left_s))} more at least" if one.left_s else ""
     how = "is being tried again" if one.state == "half_open" else "is left alone"
-    waits = f"{one.waiting} call{'' if one.waiting == 1 else 's'} may wait for it"
-    return f"{one.scope} {how} {since}{until} ({one.reason}); {waits}"
+    waits = f"; {one.waiting} call{'' if one.waiting == 1 else 's'} may wait for it" if one.waiting else ""
+    return f"{one.scope} {how} {since}{until} ({one.reason}){waits}"
