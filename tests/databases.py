@@ -1,10 +1,11 @@
-"""Ledgers for tests: copies of one that is migrated, on a Postgres in memory."""
+"""Ledgers for tests: copies of one that is migrated, on a Postgres in memory; and sessions that are kept."""
 
 import itertools
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -37,3 +38,38 @@ def copied(
     yield LedgerDatabase(name, postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}", mine)
     with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
         connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+class Kept:
+    """A session that is used again and again: a new one costs a login, and reads every guard anew."""
+
+    def __init__(self, start: Callable[[], psycopg.Connection[Any]]) -> None:
+        self._start = start
+        self._session: psycopg.Connection[Any] | None = None
+
+    @contextmanager
+    def session(self) -> Iterator[psycopg.Connection[Any]]:
+        """It, or another where it was lost; what was not committed is rolled back afterwards."""
+        if self._session is None or not self._answers(self._session):
+            self.close()
+            self._session = self._start()
+        session = self._session
+        try:
+            yield session
+        finally:
+            with suppress(psycopg.Error):
+                session.rollback()
+
+    @staticmethod
+    def _answers(session: psycopg.Connection[Any]) -> bool:
+        try:
+            session.execute("SELECT")
+            session.rollback()
+        except psycopg.Error:
+            return False
+        return True
+
+    def close(self) -> None:
+        """End it, if there is one."""
+        if self._session is not None:
+            self._session.close()

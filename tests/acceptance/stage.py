@@ -6,9 +6,10 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -30,7 +31,7 @@ from fencepost_ops.sandbox.book import Book
 from fencepost_ops.sandbox.process import SandboxProcess
 from tests.acceptance.books import Books, read_deeds
 from tests.awaiting import until
-from tests.databases import in_memory
+from tests.databases import Kept, in_memory
 
 __all__ = ["ENDS", "ROLES", "Armed", "Stage", "Step", "is_frozen", "staged", "step", "until"]
 
@@ -144,13 +145,14 @@ class Stage:
 
     # -- what the ledger says --
 
+    @cached_property
+    def kept(self) -> Kept:
+        return Kept(lambda: connect.connect(self.fleet.database.dsns["reader"], "acceptance"))
+
     @contextmanager
     def reader(self) -> Iterator[connect.Connection]:
-        connection = connect.connect(self.fleet.database.dsns["reader"], "acceptance")
-        try:
-            yield connection
-        finally:
-            connection.close()
+        with self.kept.session() as session:
+            yield session
 
     def history(self, run: UUID) -> History:
         with self.reader() as connection:
@@ -383,4 +385,6 @@ def staged(
         asked = FleetOptions("tests.acceptance.apps:app", **options)
         with kind(asked) as fleet:
             fleet.wait_ready()
-            yield Stage(fleet, folder)
+            stage = Stage(fleet, folder)
+            with closing(stage.kept):
+                yield stage

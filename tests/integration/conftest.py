@@ -8,7 +8,6 @@ from uuid import UUID
 
 import pytest
 
-from fencepost.ledger.connect import connect
 from fencepost.ledger.verify import verify_run
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
@@ -34,9 +33,9 @@ def bench(module_bench: Bench) -> Iterator[Bench]:
     module_bench.gate.closed.clear()
     module_bench.sql("DELETE FROM fencepost.dependencies")  # what an earlier test has done to one
     yield module_bench
-    with connect(module_bench.database.dsns["reader"], "verify") as connection:
+    with module_bench.verifier.session() as session:
         for run in dict.fromkeys(module_bench.started):
-            result = verify_run(connection, TENANT, run)
+            result = verify_run(session, TENANT, run)
             assert result.ok, result.fault
 
 

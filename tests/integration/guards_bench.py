@@ -98,12 +98,9 @@ class Attack:
 
 @contextmanager
 def attack(bench: Bench) -> Iterator[Attack]:
-    with psycopg.connect(bench.database.owner) as connection:
-        connection.execute(
-            "INSERT INTO fencepost.epochs VALUES (%s, now(), now(), 'ann', 'a restore')", [EPOCH]
-        )
-        yield Attack(connection)
-        connection.rollback()
+    with bench.attacker.session() as session:
+        session.execute("INSERT INTO fencepost.epochs VALUES (%s, now(), now(), 'ann', 'a restore')", [EPOCH])
+        yield Attack(session)
 
 
 def presented(via: str, version: int = 0) -> dict[str, Any]:

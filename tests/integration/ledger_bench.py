@@ -20,7 +20,7 @@ from fencepost.decide.fold import Known, Row
 from fencepost.events import Event
 from fencepost.ledger import rows
 from fencepost.ledger.apply import Ledger
-from fencepost.ledger.connect import Pool
+from fencepost.ledger.connect import Pool, connect
 from fencepost.operations import Operation
 from fencepost.outcomes import Applied, Outcome
 from fencepost.proposals import Rejected, Validated, validate
@@ -28,6 +28,7 @@ from fencepost.recovery import Answer, LookupAnswer
 from fencepost.subjects import Call, Run
 from fencepost.tools import compensation_key
 from fencepost_ops.database import LedgerDatabase
+from tests.databases import Kept
 from tests.integration.ledger_app import SECOND, Gate, bench_app
 
 TENANT = "shop"
@@ -62,6 +63,14 @@ class Bench:
         return c.Term(token(), next(self.fences))
 
     @cached_property
+    def attacker(self) -> Kept:
+        return Kept(lambda: psycopg.connect(self.database.owner))
+
+    @cached_property
+    def verifier(self) -> Kept:
+        return Kept(lambda: connect(self.database.dsns["reader"], "verify"))
+
+    @cached_property
     def producer(self) -> psycopg.Connection[Any]:
         return psycopg.connect(self.database.dsns["producer"], autocommit=True)
 
@@ -78,6 +87,8 @@ class Bench:
     def close(self) -> None:
         for pool in self.pools:
             pool.close()
+        self.attacker.close()
+        self.verifier.close()
         if "producer" in self.__dict__:
             self.producer.close()
 
