@@ -8,9 +8,10 @@ rule takes values and gives values, and the same object back where nothing has c
        └────────────── a probe was answered ────────────────────────────────────────┘   └─▶ open, for longer
 
 A failure is one of the dependency: no connection, no answer in time, a 5xx, a 429. A refusal of one call (any
-other 4xx, whatever a tool's own NotApplied names) is an answer: the dependency works. What went wrong on our
-side says nothing. A Retry-After of a 429 or 503 (RFC 9110, section 10.2.3; RFC 6585, section 4) closes the
-dependency for everybody until then, at most `MAX_RETRY_AFTER`; whoever waits comes back at a time of its own.
+other 4xx, whatever a tool's own NotApplied names) is an answer: the dependency works; but an account that a
+provider of models takes no more fails for all who have it. What went wrong on our side says nothing. A
+Retry-After of a 429 or 503 (RFC 9110, section 10.2.3; RFC 6585, section 4) closes the dependency for
+everybody until then, at most `MAX_RETRY_AFTER`; whoever waits comes back at a time of its own.
 """
 
 from __future__ import annotations
