@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +27,11 @@ def token(database: LedgerDatabase, tenant: str = "shop", *principals: str, **op
 
 @dataclass
 class Api:
-    """One process of it; `log` is all it wrote."""
+    """One process of it, which may open so many `files`; `log` is all it wrote."""
 
     database: LedgerDatabase
     env: Mapping[str, str] = field(default_factory=dict)
+    files: int | None = None
     port: int = 0
     log: str = ""
 
@@ -38,6 +39,8 @@ class Api:
         own = {name: value for name, value in os.environ.items() if not name.startswith("FENCEPOST_")}
         own |= {"PYTHONPATH": os.pathsep.join(sys.path), "FENCEPOST_DSN": self.database.dsns["api"]}
         command = [sys.executable, "-m", "fencepost_ops.cli", "api", "--log", "--port", str(self.port)]
+        if self.files is not None:
+            command = ["sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.files), *command]
         self.child = subprocess.Popen(
             command, env={**own, **self.env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -61,14 +64,17 @@ class Api:
 
 
 @contextmanager
-def running(database: LedgerDatabase, **env: str) -> Iterator[Api]:
-    api = Api(database, env)
+def started(api: Api) -> Iterator[Api]:
     api.start()
     try:
         yield api
     finally:
         if api.child.stdout is not None and not api.child.stdout.closed:
             api.end()
+
+
+def running(database: LedgerDatabase, **env: str) -> AbstractContextManager[Api]:
+    return started(Api(database, env))
 
 
 RUN = {"planner": "p", "input": {"order": "o-1"}, "deadline": 600}

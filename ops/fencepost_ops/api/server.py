@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 import uvicorn
 
@@ -17,8 +19,12 @@ from fencepost.settings import Settings
 from fencepost_ops.api import reads
 from fencepost_ops.api.app import Interface, build
 from fencepost_ops.api.store import NAME, soon
+from fencepost_ops.api.waiting import room
+from fencepost_ops.api.wire import Door, Guarded
 
 BACKLOG: Final = 1024
+_ACCEPTS: Final = 8
+"""Connections accepted in one turn of the event loop, before those of the turn before are counted."""
 _HEADERS: Final = 32 * 1024  # bytes of a request's line and headers at most
 _KEEP_ALIVE_S: Final = 15
 
@@ -28,9 +34,10 @@ class _Server(uvicorn.Server):
     it was asked for is no failure.
     """
 
-    def __init__(self, config: uvicorn.Config, interface: Interface) -> None:
+    def __init__(self, config: uvicorn.Config, interface: Interface, door: Door) -> None:
         super().__init__(config)
         self._interface = interface
+        self._door = door
         self._loop: asyncio.AbstractEventLoop | None = None
         self._telling: asyncio.Task[None] | None = None
 
@@ -38,6 +45,17 @@ class _Server(uvicorn.Server):
         """Until a signal."""
         self._loop = asyncio.get_running_loop()
         await super().serve(sockets)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As uvicorn's; its backlog is how many asyncio accepts in a turn, and the queue is longer."""
+        await super().startup(sockets)
+        for one in sockets or []:
+            one.listen(BACKLOG)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second; whether to end."""
+        self._door.sweep(self.server_state.connections, asyncio.get_running_loop().time())
+        return await super().on_tick(counter)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal handler: the first signal drains, a second interrupt ends at once."""
@@ -60,10 +78,16 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
     _check_login(settings)
     logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # that Postgres is away is said by the answers
     with _listen(settings.api_host, settings.api_port) as door:
-        interface, app = build(settings)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = room(files, settings.pool_size, settings.api_streams)
+        streams = max(2, min(settings.api_streams, most // 2))  # the other half is for those who only ask
+        interface, app = build(settings.model_copy(update={"api_streams": streams}))
+        doorman = Door(most, settings.api_timeout_s)
+        protocol: Any = partial(Guarded, door=doorman)
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=protocol,
+            backlog=_ACCEPTS,
             ws="none",
             lifespan="on",
             access_log=False,
@@ -76,7 +100,7 @@ def serve(settings: Settings, listening: Callable[[str], object]) -> None:
             h11_max_incomplete_event_size=_HEADERS,
         )
         listening(_address(door))
-        asyncio.run(_Server(config, interface).serve([door]))
+        asyncio.run(_Server(config, interface, doorman).serve([door]))
 
 
 def _listen(host: str, port: int) -> socket.socket:
