@@ -108,8 +108,9 @@ _CLASSES: Final = {
     "worker_lost": FailureClass.OURS,
 }
 _ACCOUNT: Final = frozenset({"http_401", "http_402", "http_407"})
-_SET_UP: Final = _ACCOUNT | {"http_403", "http_404", "http_405", "http_410", "secret_unavailable"}
-_MOVED: Final = re.compile(r"http_3\d\d")  # no redirect is followed
+_MOVED: Final = frozenset({"http_301", "http_302", "http_307", "http_308"})  # no redirect is followed
+_NOT_THERE: Final = frozenset({"http_403", "http_404", "http_405", "http_410", "secret_unavailable"})
+_SET_UP: Final = _ACCOUNT | _MOVED | _NOT_THERE
 _CLOSING: Final = frozenset({"http_429", "http_503", "http_529"})
 """The last one is what a provider of models answers when it is overloaded."""
 
@@ -213,7 +214,7 @@ def set_up_wrong(code: str) -> bool:
     revoked, an account that is not paid for, a model or an address there is not. Every run meets it, until
     somebody has mended that.
     """
-    return code in _SET_UP or _MOVED.fullmatch(code) is not None
+    return code in _SET_UP
 
 
 def _said(code: str, retry_after: timedelta | None) -> Learnt:

@@ -310,6 +310,7 @@ def test_what_was_said_is_told_again_and_a_key_that_is_echoed_is_hidden(
         assert desk.run(run, "status", "preview") == ("COMPLETED", '"Really."')
         codes = [lost["code"] for lost in desk.events(run, "ModelOutcomeUnknown")]
         assert codes == ["http_401", "http_307"]
+        assert desk.run(run, "requests") == 3, "neither was read by a model"
         everything = shop.sql(
             "SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)"
             " || (SELECT string_agg(body::text, ' ') FROM fencepost.events)"

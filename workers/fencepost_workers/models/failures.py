@@ -39,7 +39,7 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 _FILTERED: Final = re.compile(r"content_filter|content_policy|content_management|_policy(_violation)?\Z")
-_UNBILLED_5XX: Final = frozenset({503, 529})
+_UNBILLED: Final = frozenset({301, 302, 307, 308, 503, 529})
 
 
 def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
@@ -75,11 +75,11 @@ def _kind(number: int, names: list[str], said: str) -> Ending:
 
 
 def unbilled(status: int) -> bool:
-    """Whether an answer of this status surely cost nothing: it was turned away before any model saw it.
+    """Whether an answer of this status surely cost nothing: no model saw what was turned away or sent elsewhere.
 
     Other 5xx may stand for an answer that was made and got lost on its way.
     """
-    return 400 <= status < 500 or status in _UNBILLED_5XX
+    return 400 <= status < 500 or status in _UNBILLED
 
 
 def stream_error(event: Mapping[str, Any]) -> tuple[Ending, str, str]:

@@ -324,7 +324,7 @@ def heard_of(error: Exception, now: datetime, hide: Hide) -> Heard:
     if isinstance(status, int) and isinstance(response, httpx2.Response):
         ending, code, why = failed(status, body, str(error))
         wait = retry_after(Response(status, dict(response.headers), b""), now)
-        free = status >= 400 and unbilled(status)
+        free = unbilled(status)
         return Heard(
             Answer(ending, code=code, why=why),
             request_id(response.headers),
