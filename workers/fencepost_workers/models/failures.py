@@ -75,7 +75,7 @@ def _kind(number: int, names: list[str], said: str) -> Ending:
 
 
 def unbilled(status: int) -> bool:
-    """Whether an answer of this status surely cost nothing: no model saw what was turned away or sent elsewhere.
+    """Whether an answer of this status surely cost nothing: no model saw what was turned away or sent on.
 
     Other 5xx may stand for an answer that was made and got lost on its way.
     """
