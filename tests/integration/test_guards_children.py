@@ -252,3 +252,20 @@ def test_a_run_with_an_open_call_has_not_ended_whatever_it_counts(family: Bench)
     finally:
         family.sql("UPDATE fencepost.runs SET status = 'ACTING', open = 1 WHERE id = %s", child)
         family.sql("SET session_replication_role = origin")
+
+
+class _NothingReads:
+    READ = object()
+
+
+def test_what_a_call_that_reads_starts_changes_nothing_whatever_its_event_says(
+    family: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for tool, reads in (("wallet.look", True), ("wallet.ask", False)):
+        run = family.start()
+        (call,) = family.plan(run, (tool, {"topic": family.order()}))
+        with monkeypatch.context() as forgetful:
+            forgetful.setattr(children, "Effect", _NothingReads)
+            child = begin(family, run, call)
+        assert family.sql("SELECT request -> 'reads' FROM fencepost.runs WHERE id = %s", child) == [(reads,)]
+        assert [e.data["reads"] for e in family.events(run) if e.type == E.CHILD_RUN_STARTED] == [False]

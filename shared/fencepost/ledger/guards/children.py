@@ -32,7 +32,7 @@ BEGIN
             coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
             c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
             (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last,
-            c.compensates IS NOT NULL AS offsets,
+            c.compensates IS NOT NULL AS offsets, c.effect = 'read' AS reads,
             r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
         FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
         JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
@@ -58,7 +58,7 @@ BEGIN
                 -- What offsets an effect comes from its own tool, and is not held to what was handed down.
                 'within', CASE WHEN v_run.offsets THEN '[]' ELSE coalesce(v_run.request -> 'within', '[]') END
                     || jsonb_build_array(v_run.said -> 'tools'),
-                'reads', (v_run.said ->> 'reads' = 'true'
+                'reads', (v_run.reads OR v_run.said ->> 'reads' = 'true'
                     OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
             v_run.call, v_run.depth, v_run.traceparent);

@@ -61,8 +61,8 @@ BEGIN
             AND e.seq <= NEW.seq AND e.call IS NOT NULL AND e.seq > (
                 SELECT coalesce(max(p.seq), 0) FROM fencepost.events p WHERE p.run = NEW.run
                 AND p.tenant = NEW.tenant AND p.seq < NEW.seq AND p.projection IS NOT NULL)
-            AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = e.call AND c.tenant = e.tenant
-                AND c.run IS NOT DISTINCT FROM e.run AND c.version >= e.seq)) THEN
+            AND (SELECT c.run = e.run AND c.version >= e.seq FROM fencepost.calls c
+                WHERE c.id = e.call AND c.tenant = e.tenant) IS NOT TRUE) THEN
         RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
     END IF;
     RETURN NULL;

@@ -1164,8 +1164,8 @@ BEGIN
             AND e.seq <= NEW.seq AND e.call IS NOT NULL AND e.seq > (
                 SELECT coalesce(max(p.seq), 0) FROM fencepost.events p WHERE p.run = NEW.run
                 AND p.tenant = NEW.tenant AND p.seq < NEW.seq AND p.projection IS NOT NULL)
-            AND NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = e.call AND c.tenant = e.tenant
-                AND c.run IS NOT DISTINCT FROM e.run AND c.version >= e.seq)) THEN
+            AND (SELECT c.run = e.run AND c.version >= e.seq FROM fencepost.calls c
+                WHERE c.id = e.call AND c.tenant = e.tenant) IS NOT TRUE) THEN
         RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
     END IF;
     RETURN NULL;
@@ -1339,7 +1339,7 @@ BEGIN
             coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
             c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
             (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last,
-            c.compensates IS NOT NULL AS offsets,
+            c.compensates IS NOT NULL AS offsets, c.effect = 'read' AS reads,
             r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
         FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
         JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
@@ -1365,7 +1365,7 @@ BEGIN
                 -- What offsets an effect comes from its own tool, and is not held to what was handed down.
                 'within', CASE WHEN v_run.offsets THEN '[]' ELSE coalesce(v_run.request -> 'within', '[]') END
                     || jsonb_build_array(v_run.said -> 'tools'),
-                'reads', (v_run.said ->> 'reads' = 'true'
+                'reads', (v_run.reads OR v_run.said ->> 'reads' = 'true'
                     OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
             v_run.call, v_run.depth, v_run.traceparent);
