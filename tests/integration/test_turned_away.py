@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from fencepost.ledger.connect import connect
+from fencepost.ledger.providers import waiting
+from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
@@ -66,6 +69,13 @@ def test_what_one_model_does_not_take_another_may(desk: Desk) -> None:
 def test_a_deployment_that_is_set_up_wrong_ends_no_run_and_is_gone_on_from(desk: Desk, status: int) -> None:
     desk.spoil("status", status=status, model="chat", count=8)
     run = desk.enqueue("chat")
+    assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
+    assert desk.shop.idle()
+    with connect(desk.shop.database.dsns["reader"], "looks") as connection:
+        (waits,) = waiting(connection, [run])
+    assert waits.provider == "openai/default"
+    assert waits.why.startswith(f"http_{status}: model chat: ")
+    assert waits.why.endswith("a fault was asked for")
     desk.go(60)
     assert desk.run(run, "status", "requests", "failures") == ("COMPLETED", 2, 0)
     lost = desk.events(run, "ModelOutcomeUnknown")
