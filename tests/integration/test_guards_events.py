@@ -91,9 +91,16 @@ def test_a_change_says_where_the_run_stands_after_it(history: History) -> None:
     assert history.insert(history.next(), history.next(2, projection=None)) == "FP004"
 
 
+def test_a_history_begins_once(module_bench: Bench, history: History) -> None:
+    assert history.insert(history.next(type="RunCreated")) == "FP004"
+    fresh: Said = {"run": str(module_bench.start()), "seq": 1, "prev_hash": "0" * 64}
+    assert history.insert(history.next(**fresh)) == "FP004"
+    assert history.insert(history.next(**fresh, type="RunCreated")) is None
+
+
 def test_every_run_of_a_statement_is_judged(module_bench: Bench, history: History) -> None:
     other = module_bench.start()
-    first: Said = {"run": str(other), "seq": 1, "prev_hash": "0" * 64}
+    first: Said = {"run": str(other), "seq": 1, "prev_hash": "0" * 64, "type": "RunCreated"}
     assert history.insert(history.next(), history.next(**first)) is None
     assert history.insert(history.next(), history.next(**first, projection=None)) == "FP004"
     assert history.insert(history.next(), history.next(**(first | {"seq": 2}))) == "FP004"
@@ -181,8 +188,8 @@ def test_an_id_is_taken_within_its_tenant_only(module_bench: Bench, history: His
     assert history.insert(history.next(2, id=identity)) == "23505"
     other = module_bench.start()
     history.attack.put("runs", other, tenant="other")
-    theirs = history.next(tenant="other", run=str(other), seq=1, prev_hash="0" * 64, id=identity)
-    assert history.insert(theirs) is None
+    theirs: Said = {"tenant": "other", "run": str(other), "seq": 1, "prev_hash": "0" * 64, "id": identity}
+    assert history.insert(history.next(**theirs, type="RunCreated")) is None
 
 
 def test_two_tenants_may_give_a_run_the_same_id_and_send_the_same_command_id(bench: Bench) -> None:

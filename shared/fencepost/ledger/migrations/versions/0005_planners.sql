@@ -1137,10 +1137,11 @@ BEGIN
     -- Asked once of a statement's rows. A scalar subquery is never planned as a table of all runs.
     IF EXISTS (
         SELECT 1 FROM (
-            SELECT a.tenant, a.run, a.seq, a.prev_hash, a.projection, lag(a.seq) OVER chain AS seq_before,
-                lag(a.hash) OVER chain AS hash_before, lead(a.seq) OVER chain AS seq_after
+            SELECT a.tenant, a.run, a.seq, a.type, a.prev_hash, a.projection,
+                lag(a.seq) OVER chain AS seq_before, lag(a.hash) OVER chain AS hash_before,
+                lead(a.seq) OVER chain AS seq_after
             FROM added a WINDOW chain AS (PARTITION BY a.run, a.tenant ORDER BY a.seq)) e
-        WHERE (e.seq_after IS NULL AND e.projection IS NULL)
+        WHERE (e.seq_after IS NULL AND e.projection IS NULL) OR (e.seq = 1) <> (e.type = 'RunCreated')
             OR CASE WHEN e.seq_before IS NULL THEN
                 (SELECT e.seq = r.seq + 1 AND e.prev_hash = r.head_hash FROM fencepost.runs r
                     WHERE r.tenant = e.tenant AND r.id = e.run) IS NOT TRUE
