@@ -20,7 +20,7 @@ from fencepost.errors import FaultInjected, Unreachable, UsageError
 from fencepost.health import HealthFile
 from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
-from fencepost.telemetry import metrics, spans
+from fencepost.telemetry import correlation, metrics, spans
 from fencepost.telemetry.start import start
 from fencepost_relay.publisher import Publisher
 from fencepost_relay.relay import PassResult, Relay
@@ -88,7 +88,8 @@ class Report:
             if found := [one for one in setbacks if one.dead is dead]:
                 first = found[0]
                 of = f"{first.tenant}/{first.subject}: {first.error}"
-                log.log(level, "%d rows %s; the first, %s", len(found), what, of)
+                with correlation.bound(**first.of):
+                    log.log(level, "%d rows %s; the first, %s", len(found), what, of)
 
     def failed(self, error: Exception) -> None:
         """Say once what an outage is."""

@@ -32,6 +32,7 @@ def told(span: ReadableSpan) -> dict[str, Any]:
     assert context is not None
     return {
         "name": span.name,
+        "scope": span.instrumentation_scope.name if span.instrumentation_scope is not None else "",
         "trace_id": f"{context.trace_id:032x}",
         "span_id": f"{context.span_id:016x}",
         "parent_id": f"{span.parent.span_id:016x}" if span.parent is not None else None,

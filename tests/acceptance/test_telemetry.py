@@ -12,15 +12,21 @@ import pytest
 from click.testing import CliRunner
 
 from fencepost import Budget
+from fencepost.telemetry.names import SCOPE
 from fencepost_ops import cli
+from fencepost_ops.sandbox.mcp_server import McpBook
 from fencepost_ops.sandbox.provider_book import BOOK_FILE, ModelBook
-from tests.acceptance import spans_kept, traced_app
+from tests.acceptance import mcp_tools, spans_kept, traced_app
 from tests.acceptance.stage import Stage, staged
 from tests.awaiting import until
+from tests.integration import api_process
 
 PRODUCER = f"00-{'ab' * 16}-{'cd' * 8}-01"
 WITHIN_S = 90  # a planner worker first reads the SDKs, which takes it seconds of work
 ROLES = {"relay", "planner", "dispatcher"}
+EVERYBODY = ROLES | {"reconciler", "compensator", "api"}
+ASKED = "asked-over-http"
+"""What the interface says of a request about a run, beside its path."""
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +41,29 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         "FENCEPOST_OTEL": "tests.acceptance.spans_kept:keep",
         "FENCEPOST_SWEEP_S": "1",
     }
-    with staged(folder, env=env) as one:
+    (folder / mcp_tools.FOLDER).mkdir()
+    with staged(folder, env=env, api=True) as one:
         one.sandbox.post("/models/script", {"models": {traced_app.MODEL: traced_app.SCRIPT}})
         yield one
         assert one.verdict(whole=True) == []
 
 
 @pytest.fixture(scope="module")
-def runs(stage: Stage) -> dict[UUID, str]:
+def undone(stage: Stage) -> UUID:
+    """A run that is asked for over HTTP, loses an answer, and is stopped and offset; it has only begun."""
+    order = f"o-{uuid4().hex[:8]}"
+    stage.sandbox.fault("drop_after_commit", reference=order, service="wallet", nth=1)
+    stage.sandbox.fault("refuse", reference=order, service="shipping", status=402)
+    bearer = api_process.token(stage.fleet.database, stage.tenant, "svc:test", scopes=["runs:write"])
+    headers = {"Authorization": f"Bearer {bearer}", "Idempotency-Key": order, "X-Request-Id": ASKED}
+    asked = {"planner": "undone", "input": {"order": order}, "deadline": 90}
+    done = httpx2.post(f"{stage.fleet.api_url}/v1/runs", json=asked, headers=headers, timeout=60)
+    assert done.status_code == 201, done.text
+    return UUID(done.json()["id"])
+
+
+@pytest.fixture(scope="module")
+def runs(stage: Stage, undone: UUID) -> dict[UUID, str]:
     """Two runs at the same time, and what they are about."""
     with stage.client("producer") as client:
         sent = {
@@ -58,8 +79,8 @@ def runs(stage: Stage) -> dict[UUID, str]:
             ).run_id: reference
             for reference in (f"r-{uuid4().hex[:8]}", f"r-{uuid4().hex[:8]}")
         }
-    ended = stage.ended(*sent, within_s=WITHIN_S)
-    assert ended == ["COMPLETED", "COMPLETED"], [stage.told(run) for run in sent]
+    ended = stage.ended(*sent, undone, within_s=WITHIN_S)
+    assert ended == ["COMPLETED", "COMPLETED", "STOPPED"], [stage.told(run) for run in (*sent, undone)]
     return sent
 
 
@@ -83,27 +104,33 @@ def lines(stage: Stage) -> list[dict[str, Any]]:
 
 
 def test_every_line_of_a_run_in_every_process_has_its_trace_and_no_other_line_does(
-    stage: Stage, runs: dict[UUID, str]
+    stage: Stage, runs: dict[UUID, str], undone: UUID
 ) -> None:
-    for run in runs:
+    assert stage.effects(stage.history(undone).run.run_key) == ["debit", "refund"]
+    for run in (*runs, undone):
         ids = names_in(stage, family(stage, run))
 
         def told(ids: set[str] = ids) -> list[dict[str, Any]]:
             return [line for line in lines(stage) if any(one in json.dumps(line) for one in ids)]
 
-        until("lines of all roles", lambda: {one["role"] for one in told()} >= ROLES)
+        wanted = EVERYBODY if run == undone else ROLES
+        until("lines of all roles", lambda: {one["role"] for one in told()} >= wanted)  # noqa: B023 - at once
         assert {line.get("trace_id") for line in told()} == {run.hex}
         ours = [line for line in lines(stage) if line.get("trace_id") == run.hex]
         assert all(any(one in json.dumps(line) for one in ids) for line in ours)
-        assert any(line["message"] == "noted" for line in ours)  # by the application, in a thread
-        assert len({line["run"] for line in ours}) == 2
+        if run != undone:
+            assert any(line["message"] == "noted" for line in ours)  # by the application, in a thread
+            assert len({line["run"] for line in ours}) == 2
         recorded = [line for line in ours if "is recorded" in line["message"]]
         for name in ("tenant", "span_id", "root", "run", "fence", "worker"):
             assert all(line[name] for line in recorded)
+    (asked,) = [line for line in lines(stage) if ASKED in line["message"]]
+    assert (asked["role"], asked["trace_id"], asked["run"]) == ("api", undone.hex, str(undone))
+    assert {line["role"] for line in lines(stage) if "trace_id" not in line} >= {"relay", "reconciler"}
 
 
 def test_every_span_of_a_run_is_in_its_trace_under_the_names_of_the_convention(
-    stage: Stage, runs: dict[UUID, str]
+    stage: Stage, runs: dict[UUID, str], undone: UUID
 ) -> None:
     for run in runs:
         members = set(map(str, family(stage, run)))
@@ -133,7 +160,9 @@ def test_every_span_of_a_run_is_in_its_trace_under_the_names_of_the_convention(
         chats = [one for one in ours() if one["name"] == "chat traced"]
         assert {by_id.get(one["parent_id"]) for one in chats} == {"invoke_agent desk"}
         assert all(one["attributes"]["gen_ai.usage.output_tokens"] > 0 for one in chats)
-    others = [one for one in spans_kept.read(stage.folder) if one["trace_id"] not in {r.hex for r in runs}]
+    known = {run.hex for run in (*runs, undone)}
+    mine = [one for one in spans_kept.read(stage.folder) if one["scope"] == SCOPE]  # libraries have their own
+    others = [one for one in mine if one["trace_id"] not in known]
     assert others == []
 
 
@@ -161,6 +190,16 @@ def test_every_request_to_a_tool_or_a_model_carries_it(stage: Stage, runs: dict[
             version, trace, span, flags = header.split("-")
             assert (version, trace, flags) == ("00", run.hex, "01")
             assert spans[span]["name"] == ("chat traced" if header in asked else "execute_tool mail.send")
+
+
+def test_a_server_of_a_protocol_of_its_own_is_told_it_too(
+    stage: Stage, runs: dict[UUID, str], undone: UUID
+) -> None:
+    (called,) = McpBook(stage.folder / mcp_tools.FOLDER).lines("call")
+    version, trace, span, _ = called["meta"]["traceparent"].split("-")
+    spans = {one["span_id"]: one for one in spans_kept.read(stage.folder)}
+    around = spans[spans[span]["parent_id"]]  # the SDK has a span of its own inside ours
+    assert (version, trace, around["name"]) == ("00", undone.hex, "execute_tool diary.write")
 
 
 def test_figures_of_every_process_name_no_tenant_and_no_run(stage: Stage, runs: dict[UUID, str]) -> None:

@@ -1,7 +1,9 @@
 """An agent that remembers, searches, acts and asks another run, for what is told of all that."""
 
 import logging
+import os
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -10,6 +12,8 @@ from fencepost.authority import AuthorizationDecision, AuthorizationRequest
 from fencepost.models import Price, Wire
 from fencepost.retrieval import Document
 from fencepost.tools import PER_PROPOSAL, Attempt
+from fencepost_ops.examples import orders
+from tests.acceptance import mcp_tools
 
 SECOND = timedelta(seconds=1)
 MODEL = "traced"
@@ -26,6 +30,8 @@ class Everything:
 
 
 app = App("traced", authority=Everything())
+app.registry.update(orders.app.registry)
+mcp_tools.add(app, Path(os.environ.get("ACCEPTANCE_DIR", ".")))
 desk = app.dependency("desk", "env:FENCEPOST_SANDBOX_URL", per_attempt=4 * SECOND)
 provider = app.dependency("provider", "env:FENCEPOST_SANDBOX_URL")
 
@@ -78,6 +84,19 @@ def member(context: Context) -> Turn:
     if not context.by_tool("mail.send"):
         return Turn([Proposal("mail.send", {"reference": reference}, "mail")])
     return Turn(finish={"reference": reference})
+
+
+@app.planner("undone", version=1)
+def undone(context: Context) -> Turn:
+    """A debit and a note, and then what nobody takes: the run stops, and the debit is offset."""
+    order = context.input["order"]
+    if context.turn == 1:
+        amount = {"currency": "EUR", "amount_minor": 100, "scale": 2}
+        debit = {"order_id": order, "account": "acc", "amount": amount}
+        note = {"ref": order, "text": "hello"}
+        return Turn([Proposal("wallet.debit", debit, "debit"), Proposal("diary.write", note, "note")])
+    parcel = {"order_id": order, "address_id": "a-1", "reservation": "none"}
+    return Turn([Proposal("shipping.schedule", parcel, "ship")])
 
 
 model = app.model("traced", via=provider, wire=Wire.RESPONSES, model=MODEL, max_output=512, prices=(PRICE,))

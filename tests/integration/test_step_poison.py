@@ -1,5 +1,6 @@
 """One subject of a list that cannot be begun: its neighbours go on at once, and it is tried five times."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ from fencepost.ledger.outbox import Failed, fail
 from fencepost.ledger.reads import Prepared
 from fencepost.publication import MOST_FAILURES, next_try
 from fencepost.states import Queue
+from fencepost.telemetry import logs
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_workers.dispatcher import Dispatcher
@@ -112,10 +114,12 @@ def unwritten(shop: Shop, bad: UUID) -> Dispatcher:
     ],
 )
 def test_a_bad_subject_costs_its_neighbours_no_turn_and_is_set_aside_after_five_tries(
-    shop: Shop, spoil: Callable[[Shop, UUID], Dispatcher], said: str
+    shop: Shop, spoil: Callable[[Shop, UUID], Dispatcher], said: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.handler.setFormatter(logs.json_lines())
     calls = shop.planned(*KEYS)
     bad = calls[17][1]
+    ((run,),) = shop.sql("SELECT run FROM fencepost.outbox WHERE subject = %s", bad)
     step = Step(shop.worker, spoil(shop, bad))
     publish(shop)
 
@@ -142,6 +146,9 @@ def test_a_bad_subject_costs_its_neighbours_no_turn_and_is_set_aside_after_five_
     assert shop.sql(
         "SELECT publish_at = '9999-01-01 00:00+00' FROM fencepost.outbox WHERE subject = %s", bad
     ) == [(True,)]
+    lines = [json.loads(line) for line in caplog.text.splitlines() if str(bad) in line]
+    assert len(lines) == MOST_FAILURES + 1
+    assert {(line["trace_id"], line["run"]) for line in lines} == {(run.hex, str(run))}
 
 
 def test_one_bad_subject_of_a_list_costs_a_few_questions_more(shop: Shop) -> None:

@@ -1,6 +1,7 @@
 """What the relay decides, without a clock, a database or a broker."""
 
 import itertools
+import json
 import logging
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
@@ -9,6 +10,7 @@ import pytest
 
 from fencepost.errors import Unreachable
 from fencepost.ledger.outbox import Setback
+from fencepost.telemetry import logs
 from fencepost_relay.__main__ import Report
 from fencepost_relay.relay import PassResult
 from fencepost_relay.silence import Stamp, judge_silence, uninterrupted
@@ -237,8 +239,11 @@ def test_a_dead_worker_is_told_at_once_and_counts_are_gathered(caplog: pytest.Lo
 def test_what_cannot_be_published_is_told_in_a_line_each_for_what_goes_on_and_what_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.handler.setFormatter(logs.json_lines())
+
     def setback(number: int, *, dead: bool) -> Setback:
-        return Setback("shop", UUID(int=number), "ghosts", 5 if dead else 1, dead, "LookupError: no queue")
+        of, said = UUID(int=number), "LookupError: no queue"
+        return Setback("shop", of, "ghosts", 5 if dead else 1, dead, said, of, UUID(int=7))
 
     Report().passed(PassResult(3, 0, None, (), (setback(1, dead=False), setback(2, dead=False))))
     Report().passed(PassResult(3, 0, None, (), (setback(3, dead=True),)))
@@ -249,3 +254,6 @@ def test_what_cannot_be_published_is_told_in_a_line_each_for_what_goes_on_and_wh
         ("WARNING", f"{tried}: LookupError: no queue"),
         ("ERROR", f"{aside}: LookupError: no queue"),
     ]
+    lines = [json.loads(line) for line in caplog.text.splitlines()]
+    first = [(UUID(int=7).hex, str(UUID(int=n))) for n in (1, 3)]
+    assert [(line["trace_id"], line["run"]) for line in lines] == first

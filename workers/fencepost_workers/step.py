@@ -33,7 +33,7 @@ from fencepost.clock import boottime, token
 from fencepost.errors import FencepostError, Unreachable
 from fencepost.leases import Want, lease_key
 from fencepost.ledger import reads
-from fencepost.ledger.outbox import Failed, fail, its_own, publish_again
+from fencepost.ledger.outbox import Failed, Setback, fail, its_own, publish_again
 from fencepost.ledger.reads import Prepared
 from fencepost.outcomes import told
 from fencepost.publication import apart
@@ -331,22 +331,23 @@ class Step:
         """Count the failures that are their rows' own; whatever is not, is published again and no more."""
         counted = [one for one in failed if isinstance(one.error, str) or its_own(one.error)]
         own = [Failed(one.message, redaction.said(one.error)) for one in counted]
-        for message, error in failed:
-            trace = error if isinstance(error, Exception) else None
-            log.warning(
-                "%s: %s/%s could not be begun: %s", self._role.queue, *message[:2], error, exc_info=trace
-            )
-        if not own:
-            return
+        found: list[Setback] = []
         try:
-            with self._worker.pool.connection() as connection:
-                setbacks = fail(connection, own, self._republish)
-        except (FencepostError, psycopg.Error) as error:
-            log.warning("%s: %d failures were not counted: %s", self._role.queue, len(own), error)
-            return
-        for one in setbacks:
-            if one.dead:
-                log.error("%s/%s is set aside after %d failures", one.tenant, one.subject, one.failures)
+            if own:
+                with self._worker.pool.connection() as connection:
+                    found = fail(connection, own, self._republish)
+        except (FencepostError, psycopg.Error) as outage:
+            log.warning("%s: %d failures were not counted: %s", self._role.queue, len(own), outage)
+        setbacks = {(one.tenant, one.subject): one for one in found}
+        for message, error in failed:
+            one = setbacks.get(message[:2])
+            with correlation.bound(**(one.of if one is not None else {})):
+                trace = error if isinstance(error, Exception) else None
+                log.warning(
+                    "%s: %s/%s could not be begun: %s", self._role.queue, *message[:2], error, exc_info=trace
+                )
+                if one is not None and one.dead:
+                    log.error("%s/%s is set aside after %d failures", *message[:2], one.failures)
 
     def _let_go(self, wishes: Sequence[_Wish], kept: Sequence[tuple[c.Order, Held]]) -> None:
         """Give back the leases of claims that came to nothing: now, lest the next claimer finds them held."""

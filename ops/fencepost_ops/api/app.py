@@ -20,6 +20,7 @@ from fencepost.errors import Conflict, FencepostError
 from fencepost.ledger import signals, tokens
 from fencepost.ledger.tokens import Bearer
 from fencepost.settings import Settings
+from fencepost.telemetry import correlation
 from fencepost_ops.api import answers, asked, openapi, reads
 from fencepost_ops.api.attempts import Attempts
 from fencepost_ops.api.edge import Edge
@@ -112,6 +113,7 @@ class Interface:
         found = await self.store.read(lambda session: reads.run(session, tenant, run_id))
         if found is None:
             raise asked.no_run(run_id)
+        about(tenant, run_id, found.root)
         return found
 
     async def ready(self) -> bool:
@@ -124,6 +126,11 @@ class Interface:
                 known = False
             self._ready = (time.monotonic(), known)
         return known and not self.heads.draining
+
+
+def about(tenant: str, run: UUID, root: UUID | None) -> None:
+    """What a request, which has a task of its own, says from now on: which run it is about."""
+    correlation.bind(tenant=tenant, root=root or run, run=run)
 
 
 async def _let_go(pieces: AsyncIterator[bytes]) -> None:
@@ -218,6 +225,7 @@ async def list_events(
     page = await own.store.read(lambda session: reads.events(session, bearer.tenant, run_id, seen, most))
     if page is None:
         raise asked.no_run(run)
+    about(bearer.tenant, run_id, page.root)
     return _json(answers.events_text(page, seen))
 
 

@@ -26,14 +26,14 @@ LEFT JOIN fencepost.payloads p ON p.tenant = r.tenant AND p.digest = r.result
 WHERE r.tenant = %s AND r.id = %s
 """
 _EVENTS: Final = """
-SELECT r.status, r.stop_reason, r.stop_detail, r.seq, n.*
+SELECT r.status, r.stop_reason, r.stop_detail, r.seq, r.root, n.*
 FROM fencepost.runs r LEFT JOIN LATERAL (
     SELECT e.seq, e.id, e.type, e.call, e.attempt, e.recorded_at, e.body::text FROM fencepost.events e
     WHERE e.run = r.id AND e.tenant = r.tenant AND e.seq > %(after)s ORDER BY e.seq LIMIT %(limit)s
 ) AS n ON true
 WHERE r.id = %(run)s AND r.tenant = %(tenant)s ORDER BY n.seq
 """
-_OF_RUN: Final = 4  # columns of the run before those of an event
+_OF_RUN: Final = 5  # columns of the run before those of an event
 _HEADS: Final = """
 SELECT r.tenant, r.id, r.seq, r.ended FROM unnest(%s::text[], %s::uuid[]) AS w (tenant, id)
 JOIN fencepost.runs r ON r.id = w.id AND r.tenant = w.tenant
@@ -99,6 +99,7 @@ class Page:
     stop_reason: str | None
     stop_detail: str | None
     seq: int
+    root: UUID | None
     events: tuple[Told, ...]
 
     def over(self, after: int) -> bool:
@@ -152,8 +153,8 @@ def events(connection: Connection, tenant: str, run_id: UUID, after: int, limit:
     if not found:
         return None
     told = tuple(Told(*row[_OF_RUN:]) for row in found if row[_OF_RUN] is not None)
-    status, reason, detail, seq = found[0][:_OF_RUN]
-    return Page(status, reason, detail, seq, told)
+    status, reason, detail, seq, root = found[0][:_OF_RUN]
+    return Page(status, reason, detail, seq, root, told)
 
 
 def heads(connection: Connection, of: Sequence[Key]) -> dict[Key, tuple[int, bool]]:

@@ -54,7 +54,7 @@ SET failures = o.failures + 1, error = failed.error, publish_count = 0,
     publish_at = coalesce(clock.now + (%(pauses)s::interval[])[o.failures + 1], '9999-01-01 00:00:00+00'),
     dead_at = CASE WHEN o.failures >= cardinality(%(pauses)s::interval[]) THEN clock.now END
 FROM failed, clock WHERE o.tenant = failed.tenant AND o.subject = failed.subject
-RETURNING o.tenant, o.subject, o.queue, o.failures, o.dead_at IS NOT NULL AS dead, o.error
+RETURNING o.tenant, o.subject, o.queue, o.failures, o.dead_at IS NOT NULL AS dead, o.error, o.run, o.root
 """
 
 # Pages go by the order of the partial indexes over what is open, however much has ended. A row that cannot be
@@ -118,6 +118,13 @@ class Setback:
     failures: int
     dead: bool
     error: str
+    run: UUID
+    root: UUID | None
+
+    @property
+    def of(self) -> dict[str, object]:
+        """What a line about it belongs to."""
+        return {"tenant": self.tenant, "root": self.root or self.run, "run": self.run}
 
 
 def its_own(error: Exception) -> bool:
