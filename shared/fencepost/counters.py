@@ -46,6 +46,7 @@ _WHOLE_UUID: Final = re.compile(_UUID)
 _WHOLE_WHEN: Final = re.compile(_WHEN)
 _SECONDS: Final = re.compile(r"\d\d:\d\d:(?!00(?:\.0*)?(?:\D|\Z))\d\d")
 _WORD: Final = re.compile(r"[A-Za-z0-9_-]+")
+_NUMBER: Final = re.compile(r"(\d+)", re.ASCII)
 _DIGITS: Final = re.compile(r"\d+", re.ASCII)
 _SWITCH: Final = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
 
@@ -139,15 +140,34 @@ def _digits(said: str) -> str:
 # -- what a planner was told ---------------------------------------------------------------------------------
 
 
-def told(words: Sequence[str], texts: Iterable[bytes]) -> bool:
-    """Whether at least half of these words are in the texts, or between two that are."""
-    searched = _first(texts)
-    least, most = _ends(words[0], searched) if len(set(map(_shape, words))) == 1 else _NONE
-    found = sum(
-        least <= _number(word) <= most or any(_stands(word.encode(), text) for text in searched)
-        for word in words
-    )
-    return 2 * found >= len(words)
+class Heard:
+    """What a planner was told, and what of it has been looked for already: windows overlap."""
+
+    def __init__(self, texts: Iterable[bytes]) -> None:
+        self._texts = _first(texts)
+        self._stands: dict[str, bool] = {}
+        self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def half(self, words: Sequence[str]) -> bool:
+        """Whether at least half of these words are in the texts, or between two that are."""
+        return 2 * sum(map(self._has, words)) >= len(words)
+
+    def _has(self, word: str) -> bool:
+        if word not in self._stands:
+            self._stands[word] = self._between(word) or any(
+                _stands(word.encode(), text) for text in self._texts
+            )
+        return self._stands[word]
+
+    def _between(self, word: str) -> bool:
+        number = _digits(word)
+        if _shape(word).count("#") != 1 or not _BETWEEN <= len(number) <= _MOST_DIGITS:
+            return False
+        key = _shape(word), len(number)
+        if key not in self._ends:
+            self._ends[key] = _ends(word, self._texts)
+        least, most = self._ends[key]
+        return least <= int(number) <= most
 
 
 def _first(texts: Iterable[bytes]) -> list[bytes]:
@@ -184,15 +204,8 @@ def _ends(word: str, texts: Sequence[bytes]) -> tuple[int, int]:
     """The least and the greatest number that stand in the texts where the word has its own: as long a one,
     and the same around it.
     """
-    one = _DIGITS.search(word)
-    if one is None or not _BETWEEN <= len(one[0]) <= _MOST_DIGITS or _shape(word).count("#") > 1:
-        return _NONE
-    around = re.escape(word[: one.start()].encode()), re.escape(word[one.end() :].encode())
-    alike = re.compile(rb"%b(\d{%d})%b" % (around[0], len(one[0]), around[1]))
+    before, number, after = _NUMBER.split(word)
+    beside = re.escape(before.encode()), re.escape(after.encode())
+    alike = re.compile(rb"%b(\d{%d})%b" % (beside[0], len(number), beside[1]))
     found = [int(at[1]) for text in texts for at in alike.finditer(text) if _alone(text, *at.span())]
     return (min(found), max(found)) if found else _NONE
-
-
-def _number(word: str) -> int:
-    digits = _digits(word)
-    return int(digits) if 0 < len(digits) <= _MOST_DIGITS else -1

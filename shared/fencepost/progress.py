@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
-from fencepost.counters import counting, told, unmoving
+from fencepost.counters import Heard, counting, unmoving
 from fencepost.states import CallState
 from fencepost.tools import Tool, load_result
 
@@ -30,6 +30,8 @@ FAR: Final = 3
 """How many times as many turns as are compared are looked at: those in which only pollers are asked do not
 count, and a run may have thousands of them.
 """
+_MOST_ARGUMENTS: Final = 16_384
+"""Characters of a call's arguments that are looked into."""
 _SHOWN: Final = 60
 _WHEN: Final = frozenset({"as_of", "now"})
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]*(?=: )", re.ASCII)
@@ -117,13 +119,16 @@ def stuck(
     for period in range(1, LONGEST + 1):
         if _again([step.same for step in steps], period, repeats):
             return _circling(steps[:period], repeats)
-    often = PATIENCE * repeats
+    often, heard = PATIENCE * repeats, None
     for period in range(1, LONGEST + 1):
         window = steps[: period * often]
         if not _again([step.shape for step in steps], period, often) or any(step.acted for step in window):
             continue
         moving = _moving([window[n::period] for n in range(period)], ids=model)
-        if moving is not None and not _means_something(moving.values(), calls, given):
+        if moving is None:
+            continue
+        heard = heard or Heard(_heard(calls, given))
+        if not any(heard.half(words) for columns in moving.values() for words in columns):
             return _counting(window[:period], often, moving)
     return None
 
@@ -134,12 +139,10 @@ def _again(kinds: Sequence[object], period: int, often: int) -> bool:
     return len(kinds) >= longest and all(kinds[n] == kinds[n - period] for n in range(period, longest))
 
 
-def _means_something(
-    moving: Iterable[Sequence[Sequence[str]]], calls: Sequence[Told], given: Callable[[], Iterable[str]]
-) -> bool:
-    results = [call.result for call in reversed(calls) if call.result is not None]
-    texts = [*(text.encode("utf-8", "replace") for text in given()), *results]
-    return any(told(words, texts) for columns in moving for words in columns)
+def _heard(calls: Sequence[Told], given: Callable[[], Iterable[str]]) -> Iterator[bytes]:
+    """What its planner was told, what its last calls brought before what older ones did."""
+    yield from (text.encode("utf-8", "replace") for text in given())
+    yield from (call.result for call in reversed(calls) if call.result is not None)
 
 
 def _circling(steps: Sequence[_Step], often: int) -> str:
@@ -225,7 +228,9 @@ def _moving(places: Sequence[Sequence[_Step]], *, ids: bool) -> Mapping[str, Seq
 
 
 def _scalars(arguments: str, place: int) -> Mapping[str, Any]:
-    """Every scalar of these arguments by its place and path; what is no JSON is one."""
+    """Every scalar of these arguments by its place and path; what is no JSON, or too long, is one."""
+    if len(arguments) > _MOST_ARGUMENTS:
+        return {f"{place} the whole": arguments}
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.counters import MOST_BYTES, MOST_CHARS, counting, told, unmoving
+from fencepost.counters import MOST_BYTES, MOST_CHARS, Heard, counting, unmoving
 
 IDS = [str(UUID(int=2**64 * n + 2**90 + 99 * n)) for n in range(1, 6)]
 NONCES = ["9f3a1c0b", "1b7e22d4", "c04d9a1f", "77a0b3ce", "deadbeef"]
-COUNT = {
+COUNT: dict[str, list[Any]] = {
     "pages": [1, 2, 3, 4],
     "downwards": [9, 8, 7],
     "offsets": [0, 50, 100, 150],
@@ -32,7 +32,7 @@ COUNT = {
     "clocks": ["at 15:42:20", "at 15:42:31"],
     "a try and a time": ["try 1 at 15:42:20", "try 2 at 15:42:31"],
 }
-MEANS = {
+MEANS: dict[str, list[Any]] = {
     "numbers in no order": [3, 1, 4, 1, 5],
     "half as much each time": [64, 32, 16, 8],
     "words": ["refund policy", "return policy", "money back"],
@@ -75,7 +75,7 @@ def test_what_means_something(values: list[Any]) -> None:
 def test_every_value_is_judged(values: list[Any]) -> None:
     columns = counting(values) or []
     assert all(len(column) == len(values) for column in columns)
-    assert all(isinstance(told(column, [b"a 1 b"]), bool) for column in columns)
+    assert all(isinstance(Heard([b"a 1 b"]).half(column), bool) for column in columns)
 
 
 @pytest.mark.parametrize(
@@ -95,15 +95,15 @@ def test_every_value_is_judged(values: list[Any]) -> None:
     ],
 )
 def test_what_a_planner_was_told(words: list[str], text: str, found: bool) -> None:
-    assert told(words, [b"", text.encode()]) is found
+    assert Heard([b"", text.encode()]).half(words) is found
 
 
 def test_how_much_is_searched_is_bounded() -> None:
     far = b"1" * MOST_BYTES + b" x1 x2"
     begun = time.perf_counter()
-    assert told(["x1", "x2"], [far]) is False
-    assert told(["1", "2"], [far]) is False
-    assert told(["x1", "x2"], [far[-8:], far]) is True
+    assert Heard([far]).half(["x1", "x2"]) is False
+    assert Heard([far]).half(["1", "2"]) is False
+    assert Heard([far[-8:], far]).half(["x1", "x2"]) is True
     assert time.perf_counter() - begun < 5
 
 
