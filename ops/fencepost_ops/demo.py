@@ -15,7 +15,7 @@ import click
 
 from fencepost.errors import Unreachable
 from fencepost_ops.demo_havoc import Havoc
-from fencepost_ops.demo_plan import FREEZES, KILLS, LEAST_FOR_ALL, Plan, make_plan
+from fencepost_ops.demo_plan import FREEZES, LEAST_FOR_ALL, Plan, make_plan
 from fencepost_ops.demo_result import DemoResult, print_result
 from fencepost_ops.demo_screen import FleetLog, Screen
 from fencepost_ops.fleet import SHRUNK, Fleet, FleetOptions, new_seed
@@ -77,7 +77,7 @@ def _result(plan: Plan, demo: Demo, log: FleetLog, screen: Screen) -> DemoResult
         effects=outcome.effects,
         faults=outcome.faults,
         missing_faults=(tuple(sorted(plan.kinds - outcome.faults.keys())) if runs >= LEAST_FOR_ALL else ()),
-        expected=(sum(KILLS.values()), FREEZES),
+        expected=(plan.kills, FREEZES),
         report=outcome.report,
     )
 

@@ -22,7 +22,7 @@ LATE_BY_S: Final = 1.3  # beyond an attempt's second, within the two that its co
 STOPPING: Final = ("refuse-", "poor.", "scarce.")
 """The orders of which some step fails for good, all of them or (of scarce goods) some."""
 LEAST_FOR_ALL: Final = 60
-"""Runs with which every fault has an order of its own."""
+"""Runs with which every fault has an order of its own; with fewer each role is killed once."""
 
 KILLS: Final = {"relay": 2, "planner": 2, "dispatcher": 3, "reconciler": 2, "compensator": 1}
 FREEZES: Final = 2
@@ -74,6 +74,11 @@ class Plan:
     """A kind of goods and how many there are: fewer than are ordered."""
 
     @property
+    def kills(self) -> int:
+        """How many processes are killed."""
+        return sum(isinstance(act, Kill) for act in self.acts)
+
+    @property
     def orders(self) -> list[Order]:
         """All orders, those of the freezes too."""
         bait = [order for act in self.acts if isinstance(act, Freeze) for order in act.bait]
@@ -91,7 +96,7 @@ def make_plan(seed: int, runs: int) -> Plan:
     ]
     chance.shuffle(orders)
     bait = [order for order in orders if order.id.startswith(f"{HELD}.")]
-    acts = _acts(chance, bait)
+    acts = _acts(chance, bait, KILLS if runs >= LEAST_FOR_ALL else dict.fromkeys(KILLS, 1))
     return Plan(
         seed=seed,
         waves=_waves([order for order in orders if order not in bait], len(acts)),
@@ -146,14 +151,14 @@ def _waves(orders: Sequence[Order], number: int) -> tuple[tuple[Order, ...], ...
     return tuple(map(tuple, waves))
 
 
-def _acts(chance: random.Random, bait: Sequence[Order]) -> tuple[Act, ...]:
+def _acts(chance: random.Random, bait: Sequence[Order], times: Mapping[str, int]) -> tuple[Act, ...]:
     """Kills in any order, the compensator's when something is to be offset; freezes in between."""
     first, second = (Freeze(tuple(bait[n::FREEZES])) for n in range(FREEZES))
-    roles = [role for role, count in KILLS.items() for _ in range(count) if role != "compensator"]
+    roles = [role for role, count in times.items() for _ in range(count) if role != "compensator"]
     kills: list[Act] = [Kill(role) for role in _apart(chance, roles)]
     third = len(kills) // 3
     early, late = kills[third : 2 * third], kills[2 * third :]
-    offsetting = [Kill("compensator")] * KILLS["compensator"]
+    offsetting = [Kill("compensator")] * times["compensator"]
     return (*kills[:third], first, *early, *offsetting, second, *late)
 
 

@@ -30,10 +30,13 @@ _numbers = itertools.count(1)
 
 SCALE = {"dispatcher": 3}
 DEAF_S, STALL_S, DRAIN_S = 2, 3, 2
+LOST = 3 if LONG else 2
+"""How often in a row a call may lose its worker."""
 ENV = {
     "FENCEPOST_APP": "tests.acceptance.liveness_app:app",
     "FENCEPOST_REPUBLISH_S": "0.3",
     "FENCEPOST_POOL_SIZE": "5",
+    "FENCEPOST_TAKEOVER_LIMIT": str(LOST),
 }
 ENV_OF = {
     # Its broker connections never find out by themselves that they are dead.
@@ -178,7 +181,7 @@ def test_runs_that_kill_who_touches_them_are_parked_with_their_reason(stage: Sta
     for name in ("parse", "lookup"):
         stage.until_state(runs[name], name, "NEEDS_REPAIR", within_s=RESTARTS_S)
         (parked,) = stage.events(runs[name], "RepairRequested")
-        assert "its worker was lost 3 times in a row" in parked.body
+        assert f"its worker was lost {LOST} times in a row" in parked.body
     assert stage.ended(runs["offset"], within_s=RESTARTS_S) == ["STOPPED"]  # and says what was not offset
     assert [stage.effects(reference) for reference in refs.values()] == [["debit"]] * 3
     # Nothing of them is left that kills anybody.

@@ -49,6 +49,15 @@ def test_ten_kills_are_spread_over_the_relay_and_all_four_roles_with_two_freezes
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_with_few_orders_each_role_is_killed_once(seed: int) -> None:
+    plan = make_plan(seed, LEAST_FOR_ALL - 1)
+    killed = Counter(act.role for act in plan.acts if isinstance(act, Kill))
+    assert killed == dict.fromkeys(KILLS, 1)
+    assert plan.kills == 5
+    assert sum(isinstance(act, Freeze) for act in plan.acts) == FREEZES
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_no_role_is_killed_twice_in_a_row(seed: int) -> None:
     acts = make_plan(seed, 200).acts
     assert not [a for a, b in itertools.pairwise(acts) if a == b]
