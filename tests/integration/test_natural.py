@@ -361,6 +361,12 @@ def test_no_call_is_sent_to_set_what_another_holds(bench: Bench, things: Things)
         "presented_owner": "next",
         "presented_fence": 6,
     }
+    things.attack.force(
+        "UPDATE fencepost.operations SET status = 'open', call = %s, first_sent_at = now()"
+        " WHERE key = (SELECT operation FROM fencepost.calls WHERE id = %s)",
+        things.second,
+        things.second,
+    )
     for role in (WORKER, OWNER):
         assert things.attack.update("calls", things.second, claim, role) is None
         assert things.attack.update("calls", things.second, claim, role, deferred=True) is not None

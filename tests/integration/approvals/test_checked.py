@@ -1,5 +1,6 @@
 """Approvals before the checker: who asks has not approved (I3), whatever let it through."""
 
+from collections.abc import Iterator
 from datetime import timedelta
 from unittest.mock import patch
 from uuid import UUID
@@ -12,6 +13,7 @@ from fencepost.authority import AllowList, AuthorizationDecision
 from fencepost.decide import approvals
 from fencepost_ops.checker import check
 from fencepost_ops.checker.facts import snapshot
+from fencepost_ops.drill.sabotages.switch import silenced
 from tests.integration.approvals.desk import Desk
 
 YES = AuthorizationDecision(allowed=True, reason="whoever", policy_version="v", deciding=("all",))
@@ -34,8 +36,17 @@ def test_who_acted_for_the_run_and_does_no_longer_may_approve_it(desk: Desk) -> 
     assert violated(desk, run) == []
 
 
+@pytest.fixture
+def trusting(desk: Desk) -> Iterator[None]:
+    """Postgres believes whoever approves."""
+    ((kept,),) = desk.bench.sql("SELECT pg_get_functiondef('fencepost.guard_call'::regproc)")
+    desk.bench.owner.execute(silenced(kept, ("cannot approve or deny it like this",)).encode())
+    yield
+    desk.bench.owner.execute(kept.encode())
+
+
 @pytest.mark.parametrize("who", ["svc:checkout", "boss", "ann"])
-def test_an_approval_of_ones_own_request_is_found(desk: Desk, who: str) -> None:
+def test_an_approval_of_ones_own_request_is_found(desk: Desk, trusting: None, who: str) -> None:
     desk.delegate("boss", "svc:checkout")
     desk.delegate("svc:checkout", "ann")
     run, call = desk.asked()
