@@ -138,6 +138,26 @@ def test_what_could_be_of_two_calls_is_of_none(how: str, fragments: list[Event])
     assert answer.calls == ()
 
 
+UNREAD: list[Event] = [
+    {
+        "choices": [
+            {"index": 0, "delXa": {"tool_calls": [fragment(0, None, "", None)]}, "finish_reason": None}
+        ]
+    },
+    chunk({"index": 0, "functXon": {"arguments": ", 1"}}),
+    chunk({"index": 0, "function": {"argumXnts": ", 1"}}),
+]
+
+
+@pytest.mark.parametrize("part", UNREAD)
+def test_a_part_of_which_nothing_is_understood_leaves_no_turn(part: Event) -> None:
+    """Without it the call would go out without what that said, and might be whole all the same."""
+    call = chunk(fragment(0, "pay", PAY[1], "one"))
+    assert heard(Wire.CHAT, [call, part, chunk(stop="tool_calls")]).ending is Ending.MALFORMED
+    nothing = chunk({"index": 0, "function": {"arguments": None}})
+    assert heard(Wire.CHAT, [call, nothing, chunk(stop="tool_calls")]).ending is Ending.PROPOSED
+
+
 def test_blocks_that_take_the_same_place_one_after_the_other_are_two_and_at_once_none() -> None:
     events = messages([PAY, ASK])
     for event in events:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
-from datetime import date
+from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -23,6 +23,7 @@ from fencepost.telemetry import correlation, names
 from fencepost.views import Context
 from fencepost_workers.models import ModelTurn, NoTurn
 from fencepost_workers.models.hosted import MAX_OUTPUT, Hosted, openai_agents_planner, pydantic_ai_planner
+from fencepost_workers.models.overheard import Line, Refused
 from tests.integration.model_desk import Note
 from tests.unit.test_model_requests import Answering, provider
 from tests.unit.test_telemetry import keeping
@@ -171,6 +172,23 @@ def test_a_reason_that_only_the_framework_gives_is_none(details: Any) -> None:
     plan = pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
     with pytest.raises(NoTurn, match="does not say that it is done"):
         asyncio.run(plan(Context("r", "t", "p", "x", 1)))
+
+
+def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:
+    request = httpx2.Request("POST", "http://127.0.0.1:1")
+    first = openai.BadRequestError("stale", response=httpx2.Response(400, request=request), body=None)
+    try:
+        try:
+            raise first
+        except openai.BadRequestError:
+            raise Refused("once in a turn")  # noqa: B904 - as where a framework asks again
+    except Refused as error:
+        again = openai.APIConnectionError(request=request)
+        again.__cause__ = error
+    heard = Line(99, requests=2).broken(again, datetime(2026, 1, 1, tzinfo=UTC), str)
+    assert (heard.answer.code, heard.free) == ("http_400", True)
+    unknown = Line(99, requests=1).broken(ValueError("x"), datetime(2026, 1, 1, tzinfo=UTC), str)
+    assert (unknown.answer.code, unknown.free) == ("planner_error", False)
 
 
 @pytest.mark.parametrize("host", RESPONDING)

@@ -65,6 +65,8 @@ class Chat:
             self._delta(plain(choice.get("delta")))
             if choice.get("finish_reason") is not None:
                 self._end(word(choice["finish_reason"]))
+            elif not isinstance(choice.get("delta"), Mapping):
+                facts.faults.append("a part of it is none that is known")
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         facts = self.facts
@@ -97,6 +99,8 @@ class Chat:
         piece.add(self.facts.grow(said := function.get("arguments")))
         if said is not None and not isinstance(said, str):
             self.facts.faults.append("arguments that are no text")
+        if "arguments" not in function and not name and not label:
+            self.facts.faults.append("a part of a call that is none that is known")
         self._latest[index] = piece
 
     def _of(self, index: int | None, label: str, name: str) -> Piece | None:

@@ -55,7 +55,7 @@ class Line:
         while cause is not None:
             if isinstance(cause, Exception) and _of_request(cause):
                 return heard_of(cause, now, hide)
-            cause = cause.__cause__
+            cause = cause.__cause__ or cause.__context__  # what it was about to ask again for
         return Heard(
             Answer(Ending.FAILED, code="planner_error", why=told(error, hide=hide)), free=not self.requests
         )
