@@ -2,19 +2,15 @@
 
     python mcp_liar.py ANSWERS      # as JSON, see `Answers`
 
-Nothing of it is the SDK's, which would not say such things. It imports nothing, so that it starts at once.
+Nothing of it is the SDK's, which would not say such things. It imports little, so that it starts at once.
 """
 
 import json
 import os
 import select
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 LIST = {
     "resultType": "complete",
@@ -24,17 +20,15 @@ LIST = {
 }
 
 
-@dataclass
 class Answers:
     """What it says to a call, `<id>` standing for the call's. `unread`: it says so without having read it, to
-    an id it guesses. `leaving`: what it says once nobody speaks to it any more. `sent`: of which kind.
+    an id it guesses. `leaving`: what it says once nobody speaks to it any more. `status`: of HTTP.
     """
 
-    said: list[str]
-    unread: bool = False
-    leaving: list[str] = field(default_factory=list)
-    status: int = 200
-    kind: str = ""
+    def __init__(
+        self, said: list[str], leaving: list[str] | None = None, *, unread: bool = False, status: int = 200
+    ) -> None:
+        self.said, self.leaving, self.unread, self.status = said, leaving or [], unread, status
 
 
 def filled(said: list[str], ident: object) -> list[str]:
@@ -47,7 +41,7 @@ def listed(ident: object) -> str:
 
 def command(answers: Answers) -> list[str]:
     """What starts it."""
-    return [sys.executable, "-S", "-E", __file__, json.dumps(asdict(answers))]
+    return [sys.executable, "-S", "-E", __file__, json.dumps(vars(answers))]
 
 
 def main() -> None:
@@ -73,19 +67,21 @@ def main() -> None:
 
 
 @contextmanager
-def http(answers: Answers) -> Iterator[str]:
-    """Its URL while it runs; several answers come as a stream of events."""
+def http(answers: Answers, kind: str) -> Iterator[str]:
+    """Its URL while it runs; its answers to calls are of this kind."""
+    import threading
+    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
-            asked: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
             call = asked["method"] == "tools/call"
             said = filled(answers.said, asked["id"]) if call else [listed(asked["id"])]
-            kind = answers.kind if call else "application/json"
-            events = [f"data: {one}\n\n" for one in said]
-            self._answer(answers.status if call else 200, kind, events if "event" in kind else said)
+            if call and "event" in kind:
+                said = [f"data: {one}\n\n" for one in said]
+            self._answer(answers.status if call else 200, kind if call else "application/json", said)
             for one in filled(answers.leaving, asked["id"]) if call else []:
                 self._chunk(f"data: {one}\n\n")
             self._chunk("")
@@ -102,7 +98,7 @@ def http(answers: Answers) -> Iterator[str]:
             self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
             self.wfile.flush()
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, *_: object) -> None:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:

@@ -3,7 +3,7 @@
 import asyncio
 import ssl
 import time
-from dataclasses import replace
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import Any
 
@@ -67,39 +67,48 @@ SEVERAL: dict[str, list[str]] = {
     "a refusal, then a result": [error(), result()],
     "a good one, then an ambiguous one": [result(), result(',"isError":true,"isError":false')],
 }
-ROWS = [
-    *((case, by, said) for case, said in DOUBTFUL.items() for by in BY),
-    *((case, by, said) for case, said in SEVERAL.items() for by in ("stdio", "events")),
-]
-TEXT_ID = {"id as text", "refused, id as text"}
 
 
-def asked(answers: Answers, by: str) -> tuple[Outcome, McpEngine]:
-    """What a call comes to at a server that is said to be conforming."""
+def tool_of(stack: ExitStack, answers: Answers, by: str, kind: str | None = None) -> Tool:
+    """A tool of a server that answers so, and is said to be conforming."""
     if by == "stdio":
         program, *args = mcp_liar.command(answers)
         process = Stdio(command=program, args=args, protocol="2026-07-28", conforming=True)
-        return called(writing(served(App("notes"), process)).tool)
-    with mcp_liar.http(replace(answers, kind=answers.kind or BY[by])) as url:
-        server = Streamable(protocol="2026-07-28", conforming=True)
-        return called(writing(served(App("notes"), server, url)).tool)
+        return writing(served(App("notes"), process)).tool
+    url = stack.enter_context(mcp_liar.http(answers, kind or BY[by]))
+    server = Streamable(protocol="2026-07-28", conforming=True)
+    return writing(served(App("notes"), server, url)).tool
 
 
-def called(tool: Tool) -> tuple[Outcome, McpEngine]:
+async def called(tool: Tool) -> tuple[Outcome, McpEngine]:
+    """What a call comes to."""
     engine, spec = McpEngine(verify=VERIFY), tool.dependency
     how: Any = {"deadline": NOW, "until": boottime() + WITHIN_S, "correlation": {}, "key": "k"}
     how["allowed"] = spec.outbound() if spec.base_url else Outbound()
-    sent = asyncio.run(engine.call(tool, tool.stored_request(Note(ref="r"), "k"), **how))
+    sent = await engine.call(tool, tool.stored_request(Note(ref="r"), "k"), **how)
     return classify_call(tool, sent, now=NOW, args=Note(ref="r")), engine
 
 
-@pytest.mark.parametrize(("case", "by", "said"), ROWS, ids=[f"{row[0]}, {row[1]}" for row in ROWS])
-def test_an_ambiguous_answer_proves_nothing(case: str, by: str, said: list[str]) -> None:
+def asked(answers: Answers, by: str, kind: str | None = None) -> tuple[Outcome, McpEngine]:
+    with ExitStack() as stack:
+        return asyncio.run(called(tool_of(stack, answers, by, kind)))
+
+
+@pytest.mark.parametrize("by", BY)
+def test_no_ambiguous_answer_proves_anything(by: str) -> None:
+    cases = DOUBTFUL if by == "json" else DOUBTFUL | SEVERAL
+
+    async def all_at_once(tools: list[Tool]) -> list[tuple[Outcome, McpEngine]]:
+        return await asyncio.gather(*map(called, tools))
+
     began = time.monotonic()
-    outcome, engine = asked(Answers(said), by)
-    assert isinstance(outcome, Unsure), outcome
-    assert outcome.code == "doubtful_answer", outcome
-    assert engine.requests_sent["effect"] == 1
+    with ExitStack() as stack:
+        tools = [tool_of(stack, Answers(said), by) for said in cases.values()]
+        found = dict(zip(cases, asyncio.run(all_at_once(tools)), strict=True))
+    for case, (outcome, engine) in found.items():
+        assert isinstance(outcome, Unsure), (case, outcome)
+        assert outcome.code == "doubtful_answer", (case, outcome)
+        assert engine.requests_sent["effect"] == 1, case
     assert time.monotonic() - began < SOON_S, "and nobody waits for a better one"
 
 
@@ -158,7 +167,7 @@ def test_a_gateways_404_is_no_error_of_the_server(said: str) -> None:
     outcome, _ = asked(Answers([said], status=404), "json")
     assert isinstance(outcome, Unsure), outcome
     assert outcome.code == "http_404"
-    outcome, _ = asked(Answers([error(ident="null")], status=404, kind="text/plain"), "json")
+    outcome, _ = asked(Answers([error(ident="null")], status=404), "json", "text/plain")
     assert isinstance(outcome, Unsure), outcome
 
 
