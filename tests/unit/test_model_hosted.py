@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
@@ -21,7 +22,7 @@ from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Spent, Wire
 from fencepost.telemetry import correlation, names
 from fencepost.views import Context
-from fencepost_workers.models import ModelTurn, NoTurn
+from fencepost_workers.models import ModelTurn, NoTurn, planner_for
 from fencepost_workers.models.hosted import MAX_OUTPUT, Hosted, openai_agents_planner, pydantic_ai_planner
 from fencepost_workers.models.overheard import Line, Refused
 from tests.integration.model_desk import Note
@@ -277,6 +278,30 @@ def test_an_agent_asks_the_model_that_it_is_declared_with_and_no_longer_than_it_
         "hosted:openai/default",
         107,
     )
+
+
+def test_a_run_keeps_the_versions_of_tools_that_it_began_with_and_a_misspelt_tool_is_found() -> None:
+    app = App("kept")
+    place = app.dependency("place")
+
+    @place.python("pay", version=1, effect=Effect.READ, describe="The first.")
+    async def first(args: Note, attempt: Attempt) -> None: ...
+
+    @place.python("pay", version=2, effect=Effect.READ, describe="The second.")
+    async def second(args: Note, attempt: Attempt) -> None: ...
+
+    app.allow("svc:*", tools=["pay"])
+    hosted = agents_planner("m", app, None)
+    app.planner("desk")(hosted)
+    spec = app.find_planner("desk")
+    with ThreadPoolExecutor(1) as executor:
+        kept = planner_for(spec, executor, {"pay": app.tool("pay", 1)})
+    assert isinstance(kept, Hosted)
+    assert [tool.description for tool in kept.declared.tools] == ["The first."]
+    assert [tool.description for tool in hosted.declared.tools] == ["The second."]
+    assert app.check() == []
+    app.planner("other")(openai_agents_planner(hosted._agent, app, tools=["pai"]))
+    assert app.check() == ["agent other version 1: tools=['pai'] fits no tool of this app"]
 
 
 def agents_planner(name: str, app: App, model: ModelSpec | None, most: int | None = None) -> Hosted:
