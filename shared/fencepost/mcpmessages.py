@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fencepost.canonical import sanitize
@@ -20,9 +20,10 @@ FIRST_ID: Final = 2**30
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to the call, as a text that is the same for equal answers."""
+    """The answer to the call, as a text that is the same for equal answers; with its error if it is one."""
 
     text: str
+    error: dict[str, Any] | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def _answer(
         known = "jsonrpc" not in value or any(type(one) is type(ident) and one == ident for one in asked)
         return None if known else Doubt(f"an answer bears the id {sanitize(json.dumps(ident), 80)}")
     wrong = [*twice, *_wrong(value)]
-    return Doubt(wrong[0]) if wrong else Reply(json.dumps(value, sort_keys=True))
+    return Doubt(wrong[0]) if wrong else Reply(json.dumps(value, sort_keys=True), value.get("error"))
 
 
 def _wrong(value: dict[str, Any]) -> list[str]:

@@ -12,10 +12,10 @@ import pytest
 from fencepost import App
 from fencepost.clock import boottime
 from fencepost.mcp import Stdio, Streamable
-from fencepost.mcpoutcomes import classify_call
+from fencepost.mcpoutcomes import classify_call, classify_question
 from fencepost.outbound import Outbound
-from fencepost.outcomes import Applied, Outcome, Refused, Unsure
-from fencepost.tools import Tool
+from fencepost.outcomes import Applied, Outcome, Refused, Sent, Unsure
+from fencepost.tools import Absent, Tool, Unclear
 from fencepost_workers.tools.mcp import McpEngine
 from tests.integration import mcp_liar
 from tests.integration.mcp_liar import Answers
@@ -80,12 +80,17 @@ def tool_of(stack: ExitStack, answers: Answers, by: str, kind: str | None = None
     return writing(served(App("notes"), server, url)).tool
 
 
+async def sent_by(engine: McpEngine, tool: Tool, **how: Any) -> Sent:
+    spec = tool.dependency
+    how |= {"deadline": NOW, "until": boottime() + WITHIN_S, "correlation": {}, "key": "k"}
+    how["allowed"] = spec.outbound() if spec.base_url else Outbound()
+    return await engine.call(tool, tool.stored_request(Note(ref="r"), "k"), **how)
+
+
 async def called(tool: Tool) -> tuple[Outcome, McpEngine]:
     """What a call comes to."""
-    engine, spec = McpEngine(verify=VERIFY), tool.dependency
-    how: Any = {"deadline": NOW, "until": boottime() + WITHIN_S, "correlation": {}, "key": "k"}
-    how["allowed"] = spec.outbound() if spec.base_url else Outbound()
-    sent = await engine.call(tool, tool.stored_request(Note(ref="r"), "k"), **how)
+    engine = McpEngine(verify=VERIFY)
+    sent = await sent_by(engine, tool)
     return classify_call(tool, sent, now=NOW, args=Note(ref="r")), engine
 
 
@@ -110,6 +115,16 @@ def test_no_ambiguous_answer_proves_anything(by: str) -> None:
         assert outcome.code == "doubtful_answer", (case, outcome)
         assert engine.requests_sent["effect"] == 1, case
     assert time.monotonic() - began < SOON_S, "and nobody waits for a better one"
+
+
+@pytest.mark.parametrize("by", ["stdio", "events"])
+def test_an_ambiguous_answer_to_a_lookup_says_nothing(by: str) -> None:
+    absent = result().replace('"id":"n1","ref":"r"', '"found":false,"note":null')
+    for said, found in (([absent], Absent), ([absent, OTHER], Unclear)):
+        with ExitStack() as stack:
+            tool = tool_of(stack, Answers(said), by)
+            sent = asyncio.run(sent_by(McpEngine(verify=VERIFY), tool, kind="lookup"))
+        assert isinstance(classify_question(tool, Note(ref="r"), sent), found)
 
 
 @pytest.mark.parametrize("by", BY)
@@ -171,6 +186,13 @@ def test_a_gateways_404_is_no_error_of_the_server(said: str) -> None:
     assert isinstance(outcome, Unsure), outcome
 
 
+def test_an_error_that_the_sdk_cannot_read_is_not_what_it_makes_of_the_status() -> None:
+    said = error("-32603").replace('"no"', '"\\ud800"')
+    outcome, _ = asked(Answers([said], status=404), "json")
+    assert isinstance(outcome, Unsure), outcome
+    assert outcome.code == "rpc_-32603"
+
+
 @pytest.mark.parametrize("ident", ["<id>", "null"])
 def test_an_error_by_the_servers_own_status_is_its_word(ident: str) -> None:
     outcome, _ = asked(Answers([error("-32602", ident)], status=400), "json")
@@ -184,6 +206,7 @@ def test_what_a_result_holds_breaks_nothing(by: str) -> None:
     assert isinstance(outcome, Applied), "it is read, whatever it is"
     outcome, _ = asked(Answers([result(',"more":"\\ud800"')]), by)
     assert isinstance(outcome, Unsure), outcome
+    assert outcome.code == "doubtful_answer"
     strange = result().replace('"structuredContent":{"id":"n1","ref":"r"}', '"structuredContent":{"id":NaN}')
     outcome, _ = asked(Answers([strange]), by)
     assert isinstance(outcome, Applied | Unsure), outcome

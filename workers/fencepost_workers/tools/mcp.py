@@ -273,13 +273,21 @@ async def _call(
     dispatcher._next_id = FIRST_ID + secrets.randbelow(FIRST_ID)  # noqa: SLF001 - as above
     try:
         result = (await session.send_request(request, _Raw, request_read_timeout_seconds=left)).root
-    except MCPError as error:
-        if error.error.code not in _LOCAL and wire.reply is not None:  # else the SDK has made it up
-            wire.arrived(answer_of(error={"code": error.error.code, "message": error.error.message}))
+    except MCPError:
+        _refused(wire)
         raise
-    if wire.reply is None:
+    if wire.reply is None or wire.reply.error is not None:
         wire.doubts("the SDK gave an answer that has not come")
     wire.arrived(answer_of(result=result, strange=_strange(tool, said["name"], listed, result)))
+
+
+def _refused(wire: Wire) -> None:
+    """An error came, as it was heard: the SDK makes errors up, by the status or of what it cannot read."""
+    said = wire.reply
+    if said is not None and said.error is None:
+        wire.doubts("an answer came that cannot be read")
+    elif said is not None and said.error is not None and said.error["code"] not in _LOCAL:
+        wire.arrived(answer_of(error={name: said.error[name] for name in ("code", "message")}))
 
 
 def _strange(tool: Tool, name: str, listed: Mapping[str, Any] | None, result: Mapping[str, Any]) -> str:
