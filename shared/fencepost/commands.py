@@ -368,9 +368,10 @@ class FileEvidence(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sweep(Command):
-    """Give an open subject its missing outbox row back; anything else is left alone."""
+    """Give an open subject its missing outbox row back; anything else is left alone. `root`: of its tree."""
 
     subject: UUID
+    root: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

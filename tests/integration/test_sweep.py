@@ -1,11 +1,13 @@
 """The sweep: what lost its row gets it back, what was put off too long is published."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from fencepost.errors import Unreachable
+from fencepost.telemetry import logs
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_workers.sweep import Sweeper, Swept, _tell, sweep
@@ -50,6 +52,7 @@ def test_an_open_subject_without_a_row_is_found_and_gets_it_back(shop: Shop) -> 
 def test_a_page_of_rows_that_cannot_be_mended_hides_none_behind_it(
     shop: Shop, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.handler.setFormatter(logs.json_lines())
     runs = shop.enqueue(*"abcdefg")
     lose_rows(shop)
     listed = ",".join(map(str, runs[:4]))
@@ -72,7 +75,8 @@ def test_a_page_of_rows_that_cannot_be_mended_hides_none_behind_it(
         found = sweep(shop.worker.pool, shop.worker.ledger, page=2)
     assert found.missing == tuple(runs)
     assert [bool(shop.sql(ROW, run)) for run in runs] == [False] * 4 + [True, False, True]
-    assert caplog.text.count("cannot be made: ") == 5
+    lines = [json.loads(line) for line in caplog.text.splitlines() if "cannot be made: " in line]
+    assert [line["trace_id"] for line in lines] == [run.hex for run in (*runs[:4], runs[5])]
 
 
 def test_whoever_got_its_row_while_the_sweep_looked_keeps_it(shop: Shop) -> None:

@@ -25,7 +25,7 @@ from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
 from fencepost.ledger.outbox import FIRST, Place, its_own, missing, replace_misplaced
 from fencepost.publication import apart
-from fencepost.telemetry import metrics
+from fencepost.telemetry import correlation, metrics
 from fencepost.testing import fault
 from fencepost_workers.lost import Lost
 
@@ -71,7 +71,9 @@ def _mend(ledger: Ledger, commands: Sequence[c.Sweep]) -> None:
         if isinstance(answer, Exception) and not its_own(answer):
             raise answer
         if isinstance(answer, Exception | c.Broken):
-            log.error("the outbox row of %s/%s cannot be made: %s", command.tenant, command.subject, answer)
+            of = {"tenant": command.tenant, "root": command.root or command.run, "run": command.run}
+            with correlation.bound(**of):
+                log.error("the outbox row of %s/%s cannot be made: %s", of["tenant"], command.subject, answer)
 
 
 class Sweeper:

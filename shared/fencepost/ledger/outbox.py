@@ -60,14 +60,16 @@ RETURNING o.tenant, o.subject, o.queue, o.failures, o.dead_at IS NOT NULL AS dea
 # Pages go by the order of the partial indexes over what is open, however much has ended. A row that cannot be
 # given back stays missing: the page after it is looked at all the same.
 _MISSING_RUNS = """
-SELECT r.tenant, r.id, r.id, r.created_at FROM fencepost.runs r
+SELECT r.tenant, r.id, r.id, r.created_at, r.root FROM fencepost.runs r
 WHERE NOT r.ended
   AND r.created_at >= %(at)s AND (r.created_at, r.id) > (%(at)s, %(id)s)
   AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.subject = r.id)
 ORDER BY r.created_at, r.id LIMIT %(limit)s
 """
 _MISSING_CALLS = f"""
-SELECT k.tenant, k.run, k.id, k.run FROM fencepost.calls k
+SELECT k.tenant, k.run, k.id, k.run,
+       (SELECT r.root FROM fencepost.runs r WHERE r.tenant = k.tenant AND r.id = k.run)
+FROM fencepost.calls k
 WHERE k.live AND k.state IN ({OPEN_SQL}) AND k.run >= %(at)s AND (k.run, k.id) > (%(at)s, %(id)s)
   AND NOT EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = k.tenant AND o.subject = k.id)
 ORDER BY k.run, k.id LIMIT %(limit)s
@@ -187,7 +189,10 @@ def missing(
     """
     values = {"at": place.at, "id": place.id, "limit": limit}
     found = connection.execute(_MISSING_CALLS if place.calls else _MISSING_RUNS, values).fetchall()
-    sweeps = [c.Sweep(id=uuid7(), tenant=t, run=run, subject=subject) for t, run, subject, _ in found]
+    sweeps = [
+        c.Sweep(id=uuid7(), tenant=tenant, run=run, subject=subject, root=root)
+        for tenant, run, subject, _, root in found
+    ]
     if len(found) == limit:
         return sweeps, Place(place.calls, found[-1][3], found[-1][2])
     return sweeps, None if place.calls else Place(True, _ZERO, _ZERO)
