@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
@@ -22,7 +21,7 @@ from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Spent, Wire
 from fencepost.telemetry import correlation, names
 from fencepost.views import Context
-from fencepost_workers.models import ModelTurn, NoTurn, planner_for
+from fencepost_workers.models import ModelTurn, NoTurn, Providers, model_planner_for
 from fencepost_workers.models.hosted import MAX_OUTPUT, Hosted, openai_agents_planner, pydantic_ai_planner
 from fencepost_workers.models.overheard import Line, Refused
 from tests.integration.model_desk import Note
@@ -294,8 +293,7 @@ def test_a_run_keeps_the_versions_of_tools_that_it_began_with_and_a_misspelt_too
     hosted = agents_planner("m", app, None)
     app.planner("desk")(hosted)
     spec = app.find_planner("desk")
-    with ThreadPoolExecutor(1) as executor:
-        kept = planner_for(spec, executor, {"pay": app.tool("pay", 1)})
+    kept = model_planner_for(spec, {"pay": app.tool("pay", 1)}, Providers())
     assert isinstance(kept, Hosted)
     assert [tool.description for tool in kept.declared.tools] == ["The first."]
     assert [tool.description for tool in hosted.declared.tools] == ["The second."]

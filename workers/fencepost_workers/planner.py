@@ -192,11 +192,8 @@ class Planner(Role):
         key = (spec.name, spec.version, told)
         if key not in self._planners:
             worker = self.worker
-            self._planners[key] = (
-                models.AgentPlanner(spec.agent, self._tools(kept), worker.models)
-                if spec.agent is not None
-                else models.planner_for(spec, worker.executor, self._tools(kept))
-            )
+            asked = models.model_planner_for(spec, self._tools(kept), worker.models)
+            self._planners[key] = asked or models.planner_for(spec, worker.executor)
         return self._planners[key]
 
     def _recorded(

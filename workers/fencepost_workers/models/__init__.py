@@ -24,6 +24,7 @@ __all__ = [
     "Planner",
     "Providers",
     "ScriptedPlanner",
+    "model_planner_for",
     "planner_for",
     "prepare",
 ]
@@ -65,14 +66,17 @@ class FunctionPlanner:
         return turn
 
 
-def planner_for(
-    spec: PlannerSpec, executor: Executor, tools: Mapping[str, Tool] | None = None
-) -> Planner | ModelPlanner:
-    """What runs a registered function or script; one that hosts an agent is told of these tools. ScriptError
-    for a script that cannot be read.
-    """
+def model_planner_for(
+    spec: PlannerSpec, tools: Mapping[str, Tool], providers: Providers
+) -> ModelPlanner | None:
+    """What asks the model of a registered agent, hosted or not, and tells it of these tools; else None."""
     if isinstance(spec.plan, Hosted):
-        return spec.plan.among(tools or {})
+        return spec.plan.among(tools)
+    return None if spec.agent is None else AgentPlanner(spec.agent, tools, providers)
+
+
+def planner_for(spec: PlannerSpec, executor: Executor) -> Planner:
+    """What runs a registered function or script. ScriptError for a script that cannot be read."""
     if spec.plan is not None:
         return FunctionPlanner(spec.name, spec.plan, executor)
     if spec.script is None:
