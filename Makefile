@@ -5,6 +5,8 @@ SHELL := /bin/sh
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
+# A fleet is many processes: each would compile anew all it reads.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Three processes fill two cores: most tests wait more than they work. With ARGS one, so that a debugger has
 # its terminal. All tests of a file run in one of them.
@@ -53,7 +55,7 @@ test: lint ## everything that must pass: lint, types, import contracts, all test
 lint: setup ## ruff, mypy and import-linter, without the tests
 	$(call step,ruff check,$(BIN)/ruff check .,Much of it is mended by: make format)
 	$(call step,ruff format,$(BIN)/ruff format --check .,Run: make format)
-	$(call step,mypy,$(BIN)/python -m mypy,Every name is typed strictly; see [tool.mypy] in pyproject.toml)
+	$(call step,mypy,$(BIN)/python -m mypy --num-workers=2,Every name is typed strictly; see [tool.mypy] in pyproject.toml)
 	$(call step,lint-imports,$(BIN)/lint-imports --no-logo,The layers are drawn in ARCHITECTURE.md; see [tool.importlinter] in pyproject.toml)
 
 .PHONY: format
