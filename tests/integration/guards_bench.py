@@ -13,6 +13,7 @@ from psycopg import sql
 
 from fencepost.clock import uuid7
 from fencepost.events import EventType
+from fencepost.states import RUN_TABLE
 from tests.integration.ledger_bench import TENANT, Bench
 
 WORKER, OPERATOR, OWNER = "fencepost_worker", "fencepost_operator", None
@@ -90,10 +91,29 @@ class Attack:
         *,
         deferred: bool = False,
     ) -> str | None:
-        """Attempt to set columns of one row."""
+        """Attempt to set columns of one row; the move of a run is told by its event."""
+        if table == "runs" and "status" in columns and "seq" in columns:
+            columns = self._told(key, columns)
         names = ", ".join(f"{name} = %s" for name in columns)
         statement = f"UPDATE fencepost.{table} SET {names} WHERE id = %s"
         return self.attempt(statement, *columns.values(), key, role=role, deferred=deferred)
+
+    def _told(self, run: UUID, columns: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Have the newest event of a move take the run there; where it stays, nowhere."""
+        to = columns["status"]
+        ((before, requests),) = self.force("SELECT status, requests FROM fencepost.runs WHERE id = %s", run)
+        kind = PLACING.get(to) if to != before else "LeaseAcquired"
+        tell = "UPDATE fencepost.events SET type = %s, call = NULL WHERE run = %s AND seq = %s"
+        said = self.force(
+            "SELECT type FROM fencepost.events WHERE run = %s AND seq = %s", run, columns["seq"]
+        )
+        if kind is not None and (to != before or said[0][0] in PLACING.values()):
+            self.force(tell, kind, run, columns["seq"])
+        return {"requests": requests + (kind == "ModelRequestStarted")} | dict(columns)
+
+
+PLACING = {move.target: move.event for move in sorted(RUN_TABLE, key=lambda move: move.event, reverse=True)}
+"""An event that takes a run there."""
 
 
 @contextmanager

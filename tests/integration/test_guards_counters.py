@@ -130,6 +130,11 @@ class RunTarget:
         self.used = {"turn": 2, "requests": 2, "calls": 2, "attempts": 2}
         self.attack.put("runs", self.run, **self.used)
 
+    def end_calls(self) -> None:
+        """Have nothing stand in the way of its completion."""
+        ended = "UPDATE fencepost.calls SET state = 'CANCELLED', doubt = false WHERE run = %s"
+        self.attack.force(ended, self.run)
+
     def update(self, change: dict[str, Any], *, call: bool, role: str | None = WORKER) -> str | None:
         seq, _, head = self.attack.event(self.run, self.call if call else None)
         return self.attack.update("runs", self.run, {"seq": seq, "head_hash": head, **change}, role)
@@ -181,6 +186,10 @@ MOVES: list[tuple[EventType, dict[str, Any], tuple[int, int, int, int]]] = [
     (E.MODEL_REQUEST_STARTED, SPENT, (15, 27, 0, 0)),
     (E.LEASE_ACQUIRED, SPENT | HELD_BY_MODEL, (10, 20, 9, 9)),
 ]
+TAKES_TO: dict[EventType, dict[str, Any]] = {
+    E.MODEL_RESPONSE_RECORDED: {"status": "ACTING"},
+    E.RUN_COMPLETED: {"status": "COMPLETED"},
+}
 MONEY = ("tokens", "cost", "held_tokens", "held_cost")
 
 
@@ -188,12 +197,14 @@ MONEY = ("tokens", "cost", "held_tokens", "held_cost")
 def test_what_models_use_and_hold_moves_by_what_events_say(
     planning: RunTarget, kind: EventType, body: dict[str, Any], after: tuple[int, int, int, int]
 ) -> None:
+    planning.end_calls()
     planning.attack.put("runs", planning.run, **dict(zip(MONEY, (10, 20, 9, 9), strict=True)))
     seq, _, head = planning.attack.event(planning.run, None, kind, body=body)
 
     def refused(values: tuple[int, int, int, int], role: str | None = WORKER) -> str | None:
         change = presented("term") | {"seq": seq, "head_hash": head, **dict(zip(MONEY, values, strict=True))}
         change |= {"requests": 2 + (kind == E.MODEL_REQUEST_STARTED)}
+        change |= TAKES_TO.get(kind, {})
         return planning.attack.update("runs", planning.run, change, role)
 
     assert refused(after) is None
@@ -203,6 +214,7 @@ def test_what_models_use_and_hold_moves_by_what_events_say(
             assert refused(wrong, role) == "FP004", MONEY[place]  # type: ignore[arg-type]
     silent = {"seq": seq, "head_hash": head, **dict(zip(MONEY, after, strict=True))}
     silent |= {"requests": 2 + (kind == E.MODEL_REQUEST_STARTED)}
+    silent |= TAKES_TO.get(kind, {})
     unsaid = planning.attack.update("runs", planning.run, silent)
     assert unsaid == "FP002", "an event of the run is presented, whatever it changes"
 
@@ -210,7 +222,8 @@ def test_what_models_use_and_hold_moves_by_what_events_say(
 @pytest.mark.parametrize("kind", [E.MODEL_RESPONSE_RECORDED, E.RUN_COMPLETED])
 def test_what_a_model_spends_first_is_not_passed_over(planning: RunTarget, kind: EventType) -> None:
     seq, _, head = planning.attack.event(planning.run, None, kind, body=SPENT)
-    change = presented("term") | {"seq": seq, "head_hash": head}
+    change = presented("term") | {"seq": seq, "head_hash": head} | TAKES_TO[kind]
+    planning.end_calls()
     for role in (WORKER, OWNER):
         assert planning.attack.update("runs", planning.run, change, role) == "FP004"
     assert planning.attack.update("runs", planning.run, change | {"tokens": 5, "cost": 7}) is None

@@ -34,6 +34,8 @@ class Counted:
         seq, _, head = told[-1]
         after = {name: self.before[name] + by.get(name, 0) for name in self.before}
         change = presented("claim") | {"seq": seq, "head_hash": head, **after}
+        if any(kind == E.MODEL_REQUEST_STARTED for kind, _, _ in events):
+            change |= {"status": "PLANNING"}
         answers = {self.attack.update("runs", self.run, change, role) for role in (WORKER, OWNER)}
         assert len(answers) == 1, answers
         return answers.pop()

@@ -23,7 +23,7 @@ FROM jsonb_to_recordset(%s::jsonb) AS n (tenant text, run uuid, seq bigint, id u
     projection text, prev_hash text, hash text, call uuid)
 """
 MOVE = "UPDATE fencepost.runs SET seq = %s, head_hash = %s, {} WHERE id = %s"
-PRESENTED = "presented_owner = 'next', presented_fence = fence + 1, fence = fence + 1, status = 'PLANNING'"
+PRESENTED = "presented_owner = 'next', presented_fence = fence + 1, fence = fence + 1"
 
 Said = dict[str, Any]
 

@@ -164,6 +164,24 @@ def test_another_runs_call_moves_nothing(module_bench: Bench, target: Target) ->
     assert target.update("call", {"status": "STOPPING", "presented_call": call}) == "FP002"
 
 
+@pytest.mark.parametrize("status", ["STOPPING", "COMPENSATING", "STOPPED"])
+def test_a_run_is_where_its_events_take_it(target: Target, status: str) -> None:
+    """Whatever the table of moves allows."""
+    takes = {"STOPPING": "RunStopping", "COMPENSATING": "CompensationRequested", "STOPPED": "RunStopped"}
+    for kind in (*takes.values(), "CancelRequested"):
+        seq, _, head = target.attack.event(target.run, None, kind)
+        target.put("ACTING", seq=seq - 1)
+        change = target.presented("cancel") | {"seq": seq, "head_hash": head, "presented_version": None}
+        names = ", ".join(f"{name} = %s" for name in change if name != "presented_version")
+        statement = f"UPDATE fencepost.runs SET {names}, presented_version = seq, status = %s WHERE id = %s"
+        values = [value for name, value in change.items() if name != "presented_version"]
+        for role in (WORKER, OWNER):
+            said = target.attack.attempt(statement, *values, status, target.run, role=role)
+            assert said == (None if takes[status] == kind else "FP004"), (kind, target.attack.said)
+            stayed = target.attack.attempt(statement, *values, "ACTING", target.run, role=role)
+            assert stayed is not None, "it goes where they take it"
+
+
 @pytest.mark.parametrize("state", sorted(CallState))
 def test_no_run_completes_with_an_open_call(target: Target, state: str) -> None:
     target.put("PLANNING")
@@ -270,14 +288,14 @@ c AS (INSERT INTO fencepost.calls (tenant, id, run, turn, ordinal, label, tool, 
     FROM r RETURNING id, run),
 e AS (INSERT INTO fencepost.events (tenant, run, seq, id, type, version, call, body, digest, principal,
         causation, recorded_at, projection, prev_hash, hash)
-    SELECT 'shop', run, seq, gen_random_uuid(), 'x', 1, CASE seq WHEN 2 THEN id ELSE gen_random_uuid() END,
-        '{}', '', 'p', id, now(), 'p', '', 'head'
-    FROM c, generate_series(2, 3) AS seq RETURNING run, seq, call)
+    SELECT 'shop', run, seq, gen_random_uuid(), CASE seq WHEN 4 THEN 'RunCompleted' ELSE 'x' END, 1,
+        CASE seq WHEN 2 THEN id WHEN 3 THEN gen_random_uuid() END, '{}', '', 'p', id, now(), 'p', '', 'head'
+    FROM c, generate_series(2, 4) AS seq RETURNING run, seq, call)
 SELECT c.run, c.id, e.call FROM c JOIN r ON r.id = c.run JOIN e ON e.run = c.run AND e.seq = 3
 ORDER BY length(r.run_key), r.run_key
 """
 COMPLETE = """
-UPDATE fencepost.runs SET status = 'COMPLETED', owner = NULL, seq = 2, head_hash = 'head',
+UPDATE fencepost.runs SET status = 'COMPLETED', owner = NULL, seq = 4, head_hash = 'head',
     presented_owner = 'planner', presented_fence = 5 WHERE id = %(run)s
 """
 PROPOSE = """

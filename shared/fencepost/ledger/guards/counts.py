@@ -10,6 +10,7 @@ from typing import Final
 from fencepost.events import COUNTED_FROM
 from fencepost.events import EventType as E
 from fencepost.ledger.guards.words import words
+from fencepost.states import RUN_TABLE
 
 _SETTLE: Final = words(
     {
@@ -23,6 +24,10 @@ _SETTLE: Final = words(
 )
 """With one of these a call comes to be an effect, or one nobody knows of, or is so no longer."""
 
+_PLACES: Final = {move.event: move.target for move in RUN_TABLE}
+"""Where each event that moves a run takes it."""
+_PLACED: Final = " ".join(f"WHEN '{event}' THEN '{target}'" for event, target in sorted(_PLACES.items()))
+
 COUNTED: Final = f"""
                count(*) FILTER (WHERE e.type = 'ToolAttemptStarted') AS attempts,
                count(*) FILTER (WHERE e.type = 'ToolProposalRecorded') AS calls,
@@ -32,7 +37,8 @@ COUNTED: Final = f"""
                coalesce(sum(octet_length(e.body::text)) FILTER (
                    WHERE e.version >= {COUNTED_FROM}), 0) AS bytes,
                max(e.version) AS written, bool_or(e.call IS NULL) AS own,
-               bool_or(e.call IS NOT NULL AND e.type IN ({_SETTLE})) AS settle,"""
+               bool_or(e.call IS NOT NULL AND e.type IN ({_SETTLE})) AS settle,
+               max(e.seq) FILTER (WHERE e.call IS NULL AND e.type IN ({words(_PLACES)})) AS placed,"""
 """Of the events of a change, for `asked`."""
 
 COUNTS: Final = f"""
@@ -67,3 +73,12 @@ COUNTS: Final = f"""
             END IF;
         END IF;
 """
+
+PLACED: Final = f"""
+    IF NEW.status <> coalesce((SELECT CASE e.type {_PLACED} END FROM fencepost.events e
+            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed), OLD.status) THEN
+        RAISE EXCEPTION 'run %: it is where its events take it, and not %', NEW.id, NEW.status
+            USING ERRCODE = 'FP004';
+    END IF;
+"""
+"""Last: that a move is none of the table's, or not presented, is said before."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.ledger.guards.below import BELOW
 from fencepost.ledger.guards.cancels import only_cancels
-from fencepost.ledger.guards.counts import COUNTED, COUNTS
+from fencepost.ledger.guards.counts import COUNTED, COUNTS, PLACED
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_UNSETTLED, RUN_HOPS
 
@@ -192,6 +192,7 @@ BEGIN
        OR NEW.fruitless NOT IN (OLD.fruitless, 0) THEN
 {_PRESENTED.strip(chr(10))}
     END IF;
+{PLACED.strip(chr(10))}
     RETURN NEW;
 END $$;
 CREATE TRIGGER guard_run BEFORE INSERT OR UPDATE OR DELETE ON fencepost.runs

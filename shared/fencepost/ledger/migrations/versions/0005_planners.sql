@@ -662,6 +662,7 @@ BEGIN
                    WHERE e.version >= 2), 0) AS bytes,
                max(e.version) AS written, bool_or(e.call IS NULL) AS own,
                bool_or(e.call IS NOT NULL AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS settle,
+               max(e.seq) FILTER (WHERE e.call IS NULL AND e.type IN ('CompensationRequested', 'ModelRequestStarted', 'ModelResponseRecorded', 'RepairDecided', 'RunCompleted', 'RunCreated', 'RunStopped', 'RunStopping')) AS placed,
                count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
                bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
         FROM fencepost.events e CROSS JOIN LATERAL (
@@ -803,6 +804,11 @@ BEGIN
                 AND c.live) THEN
             RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
         END IF;
+    END IF;
+    IF NEW.status <> coalesce((SELECT CASE e.type WHEN 'CompensationRequested' THEN 'COMPENSATING' WHEN 'ModelRequestStarted' THEN 'PLANNING' WHEN 'ModelResponseRecorded' THEN 'ACTING' WHEN 'RepairDecided' THEN 'COMPENSATING' WHEN 'RunCompleted' THEN 'COMPLETED' WHEN 'RunCreated' THEN 'QUEUED' WHEN 'RunStopped' THEN 'STOPPED' WHEN 'RunStopping' THEN 'STOPPING' END FROM fencepost.events e
+            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed), OLD.status) THEN
+        RAISE EXCEPTION 'run %: it is where its events take it, and not %', NEW.id, NEW.status
+            USING ERRCODE = 'FP004';
     END IF;
     RETURN NEW;
 END $$;
