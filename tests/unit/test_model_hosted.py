@@ -257,6 +257,15 @@ def test_no_answer_may_be_longer_than_what_is_held_for_it(host: Callable[[Any], 
     assert body.get("store") in (False, None)
 
 
+def test_a_list_in_an_agents_instructions_is_one_that_its_runs_were_told() -> None:
+    client, told = openai.AsyncOpenAI(api_key="none", max_retries=0), "Settle o-17, o-23 and o-31."
+    model = agents.OpenAIResponsesModel("m", client)
+    hosted = openai_agents_planner(agents.Agent(name="d", instructions=told, model=model), APP, tools=["pay"])
+    other = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
+    noted = pydantic_ai_planner(pydantic_ai.Agent(other, instructions=told), APP, tools=["pay"])
+    assert [one.asks.instructions for one in (hosted, noted)] == [told, told]
+
+
 def test_an_agent_asks_the_model_that_it_is_declared_with_and_no_longer_than_it_says() -> None:
     app = App("declared")
     said: Any = {"wire": Wire.RESPONSES, "model": "m", "max_output": 900}

@@ -83,8 +83,9 @@ class Hosted(ModelPlanner):
         if isinstance(tools, str):
             raise UsageError("tools= is a list of names or patterns, not one text")
         listen(client)
-        self.asks = AgentSpec(models=(model,), instructions="", tools=tuple(tools), window=window)
         self._agent = agent
+        said = self._instructions()  # a list that stands in them is one the run was told: it may walk through it
+        self.asks = AgentSpec(models=(model,), instructions=said, tools=tuple(tools), window=window)
         self._app = app
         self._client = client
         self._declared: Declared | None = None
@@ -141,7 +142,7 @@ class Hosted(ModelPlanner):
 
     def _told(self, context: Context, model: ModelSpec) -> Transcript:
         tools = [(tool.name, tool.description, tool.schema) for tool in self.declared.tools]
-        fixed = FRAME + len(json.dumps(tools)) + len(self._instructions().encode())
+        fixed = FRAME + len(json.dumps(tools)) + len(self.asks.instructions.encode())
         asked = f"{self.framework} {model.model}"
         window = min(self.asks.window, model.window)
         return transcript(context, self.declared, window=window, fixed=fixed, asked=asked)
