@@ -84,7 +84,7 @@ class Hosted(ModelPlanner):
             raise UsageError("tools= is a list of names or patterns, not one text")
         listen(client)
         self._agent = agent
-        said = self._instructions()  # a list that stands in them is one the run was told: it may walk through it
+        said = self._instructions()  # a list in them is one that a run may walk through
         self.asks = AgentSpec(models=(model,), instructions=said, tools=tuple(tools), window=window)
         self._app = app
         self._client = client
@@ -242,7 +242,8 @@ class _PydanticAi(Hosted):
         return str(self._agent.model.system)
 
     def _instructions(self) -> str:
-        return "".join(map(str, getattr(self._agent, "_instructions", ())))
+        kept = (getattr(one, "instruction", one) for one in getattr(self._agent, "_instructions", ()))
+        return "\n\n".join(one for one in kept if isinstance(one, str))
 
     async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
         from pydantic_ai import (
