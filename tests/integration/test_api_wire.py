@@ -6,10 +6,12 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import httpx2
 import pytest
 
+from fencepost_ops.api.waiting import room
 from fencepost_ops.local import LocalPostgres
 from tests.awaiting import until
 from tests.integration.api_process import RUN, Api, frames, start, started, token
@@ -18,7 +20,7 @@ from tests.integration.conftest import copied
 FILES = 160
 PATIENCE_S = 2.0
 CROWD = 300
-SESSIONS = 2
+UNREAD = 4
 WITHIN_S = 12.0
 
 
@@ -27,7 +29,6 @@ def api(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[Api]:
     env = {
         "FENCEPOST_API_TIMEOUT_S": str(PATIENCE_S),
         "FENCEPOST_API_HEARTBEAT_S": "0.2",
-        "FENCEPOST_POOL_SIZE": str(SESSIONS),
         "FENCEPOST_LOG_LEVEL": "error",  # nobody reads its log meanwhile
     }
     with copied(postgres, template) as database, started(Api(database, env, FILES)) as process:
@@ -49,6 +50,17 @@ def connected(api: Api, said: bytes = b"") -> socket.socket:
 
 def open_files(api: Api) -> int:
     return len(os.listdir(f"/proc/{api.child.pid}/fd"))  # noqa: PTH208 - of a process that may open few
+
+
+def held(api: Api) -> int:
+    """Connections that the process still holds a file for."""
+    lines = Path(f"/proc/{api.child.pid}/net/tcp").read_text(encoding="ascii").splitlines()[1:]
+    found = [line.split() for line in lines]
+    listening = "0" * 8
+    return sum(
+        one[1].endswith(f":{api.port:04X}") and one[9] != "0" and not one[2].startswith(listening)
+        for one in found
+    )
 
 
 def half_written(api: Api, bearer: str) -> list[bytes]:
@@ -80,15 +92,14 @@ def trickled(clients: list[socket.socket]) -> list[socket.socket]:
 
 
 def test_who_finishes_nothing_keeps_nobody_out(api: Api, bearer: str) -> None:
-    before = open_files(api)
     with ExitStack() as stack, api.client(bearer) as client:
         run = start(client, "streamed").json()["id"]
         answer = stack.enter_context(client.stream("GET", f"/v1/runs/{run}/events/stream"))
         kinds = half_written(api, bearer)
-        crowd = [connected(api, kinds[n % len(kinds)]) for n in range(CROWD)]
+        crowd = [stack.enter_context(connected(api, kinds[n % len(kinds)])) for n in range(CROWD)]
         began = time.monotonic()
         for n in range(3):
-            assert start(client, f"honest-{n}").status_code == 201
+            until("it is answered", lambda key=f"honest-{n}": start(client, key).status_code == 201, WITHIN_S)  # type: ignore[misc]
             assert httpx2.get(f"{api.url}/healthz", timeout=WITHIN_S).status_code == 200
         assert open_files(api) < FILES
         while crowd:
@@ -97,7 +108,7 @@ def test_who_finishes_nothing_keeps_nobody_out(api: Api, bearer: str) -> None:
             time.sleep(0.02)
         client.post(f"/v1/runs/{run}/cancel", json={"reason": "enough"}).raise_for_status()
         assert list(frames(answer.iter_lines()))[-1].event == "end", "it is older than any deadline"
-    until("their files are closed", lambda: open_files(api) <= before + SESSIONS, WITHIN_S)
+    until("their files are closed", lambda: not held(api), WITHIN_S)
 
 
 def unread(api: Api) -> socket.socket:
@@ -110,18 +121,27 @@ def unread(api: Api) -> socket.socket:
 
 
 def test_a_deadline_closes_them_though_there_is_room(api: Api, bearer: str) -> None:
-    before = open_files(api)
     with ExitStack() as stack:
-        for _ in range(2 * SESSIONS):
+        for _ in range(UNREAD):
             stack.enter_context(unread(api))
-        crowd = [connected(api, one) for one in half_written(api, bearer)]
+        crowd = [stack.enter_context(connected(api, one)) for one in half_written(api, bearer)]
         began = time.monotonic()
         while crowd:
             assert time.monotonic() - began < WITHIN_S, f"{len(crowd)} are still open"
             crowd = trickled(crowd)
             time.sleep(0.02)
         assert time.monotonic() - began > PATIENCE_S / 2
-        until("who reads nothing is cut", lambda: open_files(api) <= before + SESSIONS, WITHIN_S)
+        until("who reads nothing is cut", lambda: not held(api), WITHIN_S)
+
+
+def test_streams_have_half_of_the_room_at_most(api: Api, bearer: str) -> None:
+    most = room(FILES, 8, 200) // 2 // 2  # of one tenant
+    unlimited = httpx2.Limits(max_connections=None)
+    with ExitStack() as stack, api.client(bearer, limits=unlimited) as client:
+        run = start(client, "watched").json()["id"]
+        place = f"/v1/runs/{run}/events/stream"
+        answers = [stack.enter_context(client.stream("GET", place)) for _ in range(most + 1)]
+        assert [answer.status_code for answer in answers] == [200] * most + [503]
 
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
