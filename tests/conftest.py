@@ -1,8 +1,9 @@
 """One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
 
+import gc
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import hypothesis
@@ -29,6 +30,17 @@ hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
 SETTINGS = {"max_connections": "400", "max_wal_size": "128MB"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """A million things are made that stay: the collector of garbage need not look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # without pytest-xdist nobody asks
