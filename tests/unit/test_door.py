@@ -218,10 +218,10 @@ class Setup:
         (place / "bin").mkdir(parents=True)
         (place / "bin" / "python").touch()
 
-    def install(self, lock: int, *arguments: str) -> None:
+    def install(self, lock: int, *arguments: str, needed: bool = True) -> None:
         if "ensurepip" in arguments:
             return
-        word = "pins" if "--require-hashes" in arguments else "project"
+        word = "pins" if "--require-hashes" in arguments else "project" if needed else "compiled"
         if word == self.interrupt:
             raise KeyboardInterrupt
         self.done.append(word)
@@ -234,7 +234,7 @@ class Setup:
         return list(self.done)
 
 
-ALL = ["venv", "pins", "project"]
+ALL = ["venv", "pins", "compiled", "project"]
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_a_complete_environment_is_left_alone(setup: Setup) -> None:
     assert setup.run("--asked") == []
 
 
-@pytest.mark.parametrize("moment", ["pins", "project"])
+@pytest.mark.parametrize("moment", ["pins", "compiled", "project"])
 def test_an_environment_whose_making_was_killed_is_made_anew(setup: Setup, moment: str) -> None:
     setup.interrupt = moment
     with pytest.raises(KeyboardInterrupt):
