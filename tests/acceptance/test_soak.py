@@ -27,7 +27,7 @@ from tests.awaiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 SAYS_WITHIN_S = 240.0
-RUNS, SECONDS, SEED = 60, 51, 1673  # as few seconds as have a whole host freeze
+RUNS, SECONDS, SEED = 120, 51, 1673  # as few seconds as have a whole host freeze
 SMALL = [
     word for role in ("relay", "planner", "reconciler", "compensator") for word in ("--scale", f"{role}=1")
 ]
