@@ -17,6 +17,7 @@ from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App, Attempt, Effect
+from fencepost.breaker import set_up_wrong
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Spent, Wire
 from fencepost.telemetry import correlation, names
@@ -29,6 +30,7 @@ from tests.unit.test_model_requests import Answering, provider
 from tests.unit.test_telemetry import keeping
 
 APP = App("hosted")
+JSON = "content-type: application/json\r\n"
 
 
 @APP.dependency("place").python("pay", effect=Effect.READ)
@@ -50,31 +52,45 @@ def by_chat(client: openai.AsyncOpenAI) -> Hosted:
     return pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
 
 
-def answering(told: dict[str, Any]) -> Answering:
+Host = Callable[[openai.AsyncOpenAI], Hosted]
+
+
+def answering(told: dict[str, Any], status: str = "200 OK", head: str = JSON) -> Answering:
     body = json.dumps(told).encode()
 
     async def answer(writer: asyncio.StreamWriter) -> None:
-        head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        writer.write(head.encode() + b"connection: close\r\n\r\n" + body)
+        first = f"HTTP/1.1 {status}\r\n{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        writer.write(first.encode() + body)
 
     return answer
 
 
-def asked(host: Callable[[openai.AsyncOpenAI], Hosted], told: dict[str, Any]) -> ModelTurn:
-    async def ask() -> ModelTurn:
+def heard_at(host: Host, answer: Answering) -> tuple[ModelTurn | NoTurn, list[Any]]:
+    """What comes of it, and what was asked."""
+
+    async def ask() -> tuple[ModelTurn | NoTurn, list[Any]]:
         async with (
-            provider(answering(told)) as asked,
+            provider(answer) as asked,
             openai.AsyncOpenAI(api_key="none", base_url=asked.url, max_retries=0) as client,
         ):
-            return await host(client)(Context("r", "t", "p", "x", 1))
+            try:
+                return await host(client)(Context("r", "t", "p", "x", 1)), asked.heads
+            except NoTurn as error:
+                return error, asked.heads
 
     return asyncio.run(ask())
 
 
-def lost(host: Callable[[openai.AsyncOpenAI], Hosted], told: dict[str, Any]) -> str:
-    with pytest.raises(NoTurn) as found:
-        asked(host, told)
-    return found.value.code
+def asked(host: Host, told: dict[str, Any]) -> ModelTurn:
+    turn, _ = heard_at(host, answering(told))
+    assert isinstance(turn, ModelTurn), turn
+    return turn
+
+
+def lost(host: Host, told: dict[str, Any]) -> str:
+    lost, _ = heard_at(host, answering(told))
+    assert isinstance(lost, NoTurn), lost
+    return lost.code
 
 
 def call(**more: Any) -> dict[str, Any]:
@@ -103,7 +119,7 @@ RESPONDING = [by_openai_agents, by_pydantic_ai]
 
 
 @pytest.mark.parametrize("host", RESPONDING)
-def test_a_whole_response_is_a_turn(host: Callable[[Any], Hosted]) -> None:
+def test_a_whole_response_is_a_turn(host: Host) -> None:
     whole = response(call(status="completed", caller={"type": "direct"}), call(call_id="c"))
     turn = asked(host, whole)
     assert [(p.tool, p.arguments) for p in turn.proposals] == [("pay", '{"key":"k"}')] * 2
@@ -115,9 +131,7 @@ def test_a_whole_response_is_a_turn(host: Callable[[Any], Hosted]) -> None:
 
 @pytest.mark.parametrize("host", RESPONDING)
 @pytest.mark.parametrize("status", ["cancelled", "in_progress", "queued", "brand_new", None, ...])
-def test_a_response_that_does_not_say_that_it_is_done_is_no_turn(
-    host: Callable[[Any], Hosted], status: Any
-) -> None:
+def test_a_response_that_does_not_say_that_it_is_done_is_no_turn(host: Host, status: Any) -> None:
     for item in (call(status="completed"), message(status="completed")):
         assert lost(host, response(item, status=status)) == "malformed_turn"
 
@@ -127,7 +141,7 @@ PARTS = [call(status="in_progress"), call(status="incomplete"), message(status="
 
 @pytest.mark.parametrize("host", RESPONDING)
 def test_a_part_that_is_not_done_or_is_not_the_models_own_leaves_no_turn(
-    host: Callable[[Any], Hosted],
+    host: Host,
 ) -> None:
     for part in PARTS:
         assert lost(host, response(part)) == "malformed_turn"
@@ -191,10 +205,17 @@ def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:
     assert (unknown.answer.code, unknown.free) == ("planner_error", False)
 
 
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
+def test_a_redirect_is_an_answer_and_a_deployment_that_is_set_up_wrong(host: Host) -> None:
+    """The SDK's client would follow it, with a second request."""
+    moved = answering({}, "307 Temporary Redirect", JSON + "location: /elsewhere\r\n")
+    lost, asked = heard_at(host, moved)
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.spent, set_up_wrong(lost.code), len(asked)) == ("http_307", Spent(), True, 1)
+
+
 @pytest.mark.parametrize("host", RESPONDING)
-def test_each_request_is_a_span_and_belongs_to_its_run(
-    host: Callable[[Any], Hosted], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_request_is_a_span_and_belongs_to_its_run(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     run = uuid4()
     used = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
     details = {"input_tokens_details": {"cached_tokens": 1}, "output_tokens_details": {"reasoning_tokens": 0}}
@@ -214,7 +235,7 @@ def test_each_request_is_a_span_and_belongs_to_its_run(
 
 
 @pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
-def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Callable[[Any], Hosted]) -> None:
+def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Host) -> None:
     """What a framework adds by itself, here instructions that nobody knows before they are made."""
 
     async def ask() -> None:
@@ -236,7 +257,7 @@ def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Callabl
 
 
 @pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
-def test_no_answer_may_be_longer_than_what_is_held_for_it(host: Callable[[Any], Hosted]) -> None:
+def test_no_answer_may_be_longer_than_what_is_held_for_it(host: Host) -> None:
     told = completion("stop") if host is by_chat else response(message(status="completed"))
     bodies: list[dict[str, Any]] = []
 

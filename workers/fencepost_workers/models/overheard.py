@@ -102,6 +102,8 @@ async def _answered(response: Any) -> None:
     if (line := _line.get()) is None:
         return
     line.request = request_id(response.headers)
+    # Followed, a redirect would be a second request; without its place it is an answer like any other.
+    response.headers.pop("location", None)
     read = next((read for end, read in _READ.items() if response.url.path.endswith(end)), None)
     if response.status_code >= 300 or read is None or "json" not in response.headers.get("content-type", ""):
         return
