@@ -108,7 +108,7 @@ _CLASSES: Final = {
     "worker_lost": FailureClass.OURS,
 }
 _ACCOUNT: Final = frozenset({"http_401", "http_402", "http_407"})
-_MOVED: Final = frozenset({"http_301", "http_302", "http_307", "http_308"})  # no redirect is followed
+_MOVED: Final = frozenset(f"http_{status}" for status in range(300, 309) if status != 304)  # none is followed
 _NOT_THERE: Final = frozenset({"http_403", "http_404", "http_405", "http_410", "secret_unavailable"})
 _SET_UP: Final = _ACCOUNT | _MOVED | _NOT_THERE
 _CLOSING: Final = frozenset({"http_429", "http_503", "http_529"})

@@ -31,7 +31,10 @@ def test_an_account_fails_for_everybody_who_has_it(code: str) -> None:
     assert learnt_of_model(code, None).failed
 
 
-@pytest.mark.parametrize("code", ["http_301", "http_403", "http_404", "http_405", "http_410"])
+REDIRECTS = [f"http_{status}" for status in (300, 301, 302, 303, 305, 306, 307, 308)]
+
+
+@pytest.mark.parametrize("code", [*REDIRECTS, "http_403", "http_404", "http_405", "http_410"])
 def test_what_is_not_there_is_an_answer(code: str) -> None:
     assert set_up_wrong(code)
     assert learnt_of_model(code, None).answered
@@ -39,7 +42,18 @@ def test_what_is_not_there_is_an_answer(code: str) -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["http_400", "http_408", "http_409", "http_413", "http_422", "http_429", "http_500", "timeout", ""],
+    [
+        "http_304",
+        "http_400",
+        "http_408",
+        "http_409",
+        "http_413",
+        "http_422",
+        "http_429",
+        "http_500",
+        "timeout",
+        "",
+    ],
 )
 def test_everything_else_is_judged_as_before(code: str) -> None:
     assert not set_up_wrong(code)
