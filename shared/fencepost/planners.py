@@ -30,8 +30,8 @@ class PlannerSpec:
     @property
     def asked(self) -> AgentSpec | None:
         """The model that is asked for its turns, if one is: also one that its function hosts (`asks`)."""
-        asks: AgentSpec | None = getattr(self.plan, "asks", self.agent)
-        return asks
+        asks = getattr(self.plan, "asks", None)
+        return asks if isinstance(asks, AgentSpec) else self.agent
 
 
 def pins(registry: Mapping[tuple[str, int], Tool], used: Iterable[tuple[str, int]]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from fencepost.models import AgentSpec
 from fencepost.planners import PlannerSpec
 from fencepost.tools import Context, Turn
 from fencepost_workers.models import planner_for
@@ -29,3 +30,13 @@ def test_an_exit_is_an_error_of_this_planner_alone(kind: type[BaseException], aw
                 await asyncio.wait_for(planner.propose(CONTEXT), 5)
 
     asyncio.run(ask())
+
+
+def test_a_function_with_an_attribute_of_its_own_called_asks_is_no_model() -> None:
+    def plan(_context: Context) -> Turn:
+        return Turn(finish="done")
+
+    plan.asks = "politely"  # type: ignore[attr-defined]
+    assert PlannerSpec("p", 1, plan=plan).asked is None
+    plan.asks = AgentSpec(models=(), instructions="")  # type: ignore[attr-defined]
+    assert PlannerSpec("p", 1, plan=plan).asked is plan.asks  # type: ignore[attr-defined]
