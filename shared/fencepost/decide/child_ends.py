@@ -15,9 +15,9 @@ from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.commands import Answer, ClaimDoubt, Done, Moved, Payload, Tell, Unfamiliar
 from fencepost.decide import allow
-from fencepost.decide.dispatch import mark_unknown
 from fencepost.decide.fold import Child, Fold, Presented, lease_body
 from fencepost.decide.stopping import after_call
+from fencepost.decide.unknown import mark_unknown
 from fencepost.events import EventType, body_text
 from fencepost.outcomes import Unsure
 from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState, RunStatus

@@ -33,6 +33,7 @@ from fencepost.decide.capable import granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, refused_key, rejection, usage
 from fencepost.decide.stopping import after_call, stop
+from fencepost.decide.unknown import last_start, mark_unknown, millis, room
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
@@ -175,7 +176,7 @@ def _gate(fold: Fold, call: Call, tool: Tool, timeout: timedelta, fence: int) ->
         assert due is not None
         _defer(fold, call, fence, waits=False, until=due, why=why | gate.extended(call, due, fold.now))
         return Done(C.INTENT_RECORDED)
-    due, why = gate.put_off(fold, call, held_up, _last_start(fold, call, tool))
+    due, why = gate.put_off(fold, call, held_up, last_start(fold, call, tool))
     late = _defer(fold, call, fence, waits=False, until=due, why=why)
     return late if due is None else Done(C.INTENT_RECORDED)
 
@@ -262,7 +263,7 @@ def start_attempt(
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
         "limit": holds.limit(call, tool),
-        "reserve_ms": _millis(spec.reserve),
+        "reserve_ms": millis(spec.reserve),
         **allow.said(call, taken),
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
@@ -339,7 +340,7 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
         unsure = Unsure(outcome.code, outcome.message)
         mark_unknown(fold, call, tool, unsure, ready_at=again, requests=requests)
         return
-    in_time = again < _last_start(fold, call, tool)
+    in_time = again < last_start(fold, call, tool)
     left = spec.attempts - call.attempts
     held = holds.holds(outcome, tool)
     again = max(again, fold.now + holds.AGAIN) if held else again
@@ -347,55 +348,5 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
     # Whether this answer speaks for the key: only then may it clear doubt.
     body |= {"stored": outcome.final_answer_stored, "requests": requests, **brought(tool)}
-    body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
+    body |= room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_ATTEMPT_FAILED, body, call=call.id, attempt=call.attempts)
-
-
-def _room(fold: Fold, call: Call, tool: Tool) -> dict[str, int]:
-    left = tool.dependency.attempts - call.attempts
-    return {"attempts_left": left, "run_left_ms": _millis(fold.run.deadline - fold.now)}
-
-
-def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
-    if call.compensates and call.reconcile_until is not None:
-        return call.reconcile_until
-    return fold.run.deadline - tool.dependency.reserve
-
-
-def _millis(span: timedelta) -> int:
-    return span // timedelta(milliseconds=1)
-
-
-def mark_unknown(
-    fold: Fold,
-    call: Call,
-    tool: Tool,
-    outcome: Unsure,
-    *,
-    lost: bool = False,
-    ready_at: datetime | None = None,
-    requests: int = 0,
-) -> None:
-    """The effect may exist. Reconciliation gets its own deadline, stamped the first time."""
-    until = call.reconcile_until if call.doubt else None
-    spec, rand = tool.dependency, fold.command.rand
-    # The first unknown outcome is looked into at once, later ones of the same call with growing patience.
-    pause = (
-        deadlines.backoff(call.attempts, spec.backoff, spec.backoff_cap, rand)
-        if call.attempts > 1
-        else timedelta(0)
-    )
-    until = until or deadlines.plus(fold.now, spec.reconcile_for)
-    # Whatever a downstream asks for, a doubt is not put off beyond its own deadline.
-    again = min(ready_at or fold.now + pause, until)
-    body: dict[str, Any] = {
-        "code": outcome.code,
-        "message": outcome.message,
-        "lost": lost,
-        "ready_at": rfc3339(again),
-        "reconcile_until": rfc3339(until),
-        "requests": requests,
-        **brought(tool),
-    }
-    body |= _room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
-    fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

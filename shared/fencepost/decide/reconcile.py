@@ -25,11 +25,12 @@ from fencepost.commands import (
 from fencepost.decide import allow, gate
 from fencepost.decide.authorize import authorize, decision_body, denial
 from fencepost.decide.child_ends import claim_child, look_again
-from fencepost.decide.dispatch import mark_unknown, refused, start_attempt
+from fencepost.decide.dispatch import refused, start_attempt
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, usage
 from fencepost.decide.prints import drifted
 from fencepost.decide.stopping import after_call
+from fencepost.decide.unknown import mark_unknown
 from fencepost.events import EventType, body_text
 from fencepost.outcomes import Refused, Unsure
 from fencepost.recovery import Facts, LookupAnswer
