@@ -6,9 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from fencepost import commands as c
 from fencepost.clock import uuid7
-from fencepost.outcomes import Applied, Refused
 from fencepost.states import CALL_AT_REST, CALL_ENDS, OperationStatus
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
 from tests.integration.ledger_bench import TENANT, Bench
@@ -372,36 +370,3 @@ def test_another_tenants_call_offsets_nothing(target: KeyTarget) -> None:
     assert target.update(status="compensated") is None
     target.attack.put("calls", target.undo, tenant="other")
     assert target.update(status="compensated") == "FP001"
-
-
-# -- what apply writes passes ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("undone", [True, False])
-@pytest.mark.parametrize("decided_first", [True, False])
-def test_an_effect_that_comes_back_into_doubt_while_it_is_offset_settles_as_both_ended(
-    bench: Bench, decided_first: bool, undone: bool
-) -> None:
-    run = bench.start()
-    call = bench.debit(run, bench.order())
-    first, early = bench.dispatch(run, call)
-    bench.record(first, early, Applied('{"id":"r-1"}', "r-1"))
-    bench.cancel(run)
-    bench.ahead(4)
-    _, undo = bench.offset(run)
-    send, term = bench.dispatch(run, undo)
-    bench.one(bench.evidence(first, early, Applied('{"id":"r-2"}', "r-2")))
-    key = bench.operation(call)
-    assert (bench.state(call), key.status, key.doubt) == ("NEEDS_REPAIR", "compensating", True)
-    answer = Applied('{"id":"u-1"}', "u-1") if undone else Refused("http_402", "no", retryable=False)
-    if decided_first:
-        assert bench.repair(call, "SUCCEEDED", "r-2") == c.Done("SUCCEEDED")
-        assert bench.operation(call).status == "compensating"
-    assert bench.record(send, term, answer) == c.Done("SUCCEEDED" if undone else "FAILED")
-    if not decided_first:
-        key = bench.operation(call)
-        assert (key.status, key.doubt) == ("compensated" if undone else "open", True)
-        assert bench.repair(call, "SUCCEEDED", "r-2") == c.Done("SUCCEEDED")
-    key = bench.operation(call)
-    assert (key.status, key.doubt) == ("compensated" if undone else "completed", False)
-    assert key.receipt == "r-2"

@@ -276,3 +276,33 @@ def test_a_persons_word_is_written_by_an_operator_with_its_event_alone(bench: Be
             assert word(via, role=OWNER) in {"FP001", "FP002"}
         target.put("NEEDS_REPAIR", version=bench.call(call).version)
         assert word(columns={"state": "UNKNOWN"}) == "FP001"
+
+
+@pytest.mark.parametrize("undone", [True, False])
+@pytest.mark.parametrize("decided_first", [True, False])
+def test_an_effect_that_comes_back_into_doubt_while_it_is_offset_settles_as_both_ended(
+    bench: Bench, decided_first: bool, undone: bool
+) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    first, early = bench.dispatch(run, call)
+    bench.record(first, early, Applied('{"id":"r-1"}', "r-1"))
+    bench.cancel(run)
+    bench.ahead(4)
+    _, undo = bench.offset(run)
+    send, term = bench.dispatch(run, undo)
+    bench.one(bench.evidence(first, early, Applied('{"id":"r-2"}', "r-2")))
+    key = bench.operation(call)
+    assert (bench.state(call), key.status, key.doubt) == ("NEEDS_REPAIR", "compensating", True)
+    answer = Applied('{"id":"u-1"}', "u-1") if undone else Refused("http_402", "no", retryable=False)
+    if decided_first:
+        assert bench.repair(call, "SUCCEEDED", "r-2") == c.Done("SUCCEEDED")
+        assert bench.operation(call).status == "compensating"
+    assert bench.record(send, term, answer) == c.Done("SUCCEEDED" if undone else "FAILED")
+    if not decided_first:
+        key = bench.operation(call)
+        assert (key.status, key.doubt) == ("compensated" if undone else "open", True)
+        assert bench.repair(call, "SUCCEEDED", "r-2") == c.Done("SUCCEEDED")
+    key = bench.operation(call)
+    assert (key.status, key.doubt) == ("compensated" if undone else "completed", False)
+    assert key.receipt == "r-2"
