@@ -32,8 +32,14 @@ _SET_UP: Final = {name: number for name, number in _IN_STREAM.items() if 401 <= 
     "invalid_api_key": 401,
     "model_not_found": 404,
 }
-_UNPAID: Final = re.compile(r"credit balance", re.IGNORECASE)
-_UNKNOWN_KEY: Final = re.compile(r"api key not valid|invalid api key", re.IGNORECASE)
+_SAY_NOTHING: Final = frozenset({"", "400", "error", "invalid_request_error"})
+"""Codes and types that leave it to the text what is wrong."""
+_PHRASES: Final = {
+    re.compile(r"your credit balance is too low to access the [\w ]{0,40}\bapi\b", re.IGNORECASE): 402,
+    re.compile(r"(api key not valid|invalid api key( provided)?)(\.|:|\Z)", re.IGNORECASE): 401,
+}
+"""How a provider's text begins that has no code for it: further on may stand what a model or a user said."""
+_QUOTED: Final = re.compile(r"(?<!\w)(['\"`]).*\1", re.DOTALL)
 _TOO_LONG: Final = re.compile(
     r"prompt is too long|maximum context length|exceeds? the context window|context window|too many tokens",
     re.IGNORECASE,
@@ -44,6 +50,7 @@ _UNBILLED: Final = frozenset({301, 302, 307, 308, 503, 529})
 
 def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
     """The ending, the code and what was said (uncut) of an error with this status, or (None) in a stream."""
+    body = body[0] if isinstance(body, list) and len(body) == 1 else body
     inner = plain(plain(body).get("error")) or plain(body)
     names = [word(inner.get("code")), word(inner.get("type"))]
     said = word(inner.get("message")) or message
@@ -51,23 +58,24 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 300 else status
     if number == 400:  # some providers say so of what is no fault of the request
-        number = _set_up(names, said)
+        number = _set_up(names, "" if inner.get("param") else said)
     why = f"{next(filter(None, names), 'error')}: {said}"
     return _kind(number, names, said), f"http_{number}", why
 
 
 def _set_up(names: list[str], said: str) -> int:
-    """The status of what was told as a 400: a key, an account or a model that is not there has its own."""
-    if _UNPAID.search(said):
-        return 402
-    if _UNKNOWN_KEY.search(said):
-        return 401
-    return next((_SET_UP[name] for name in names if name in _SET_UP), 400)
+    """The status of what was told as a 400: a key, an account or a model that is not there has its own.
+
+    It decides for all runs, so the text is asked only where code and type say nothing.
+    """
+    if not _SAY_NOTHING.issuperset(names):
+        return next((_SET_UP[name] for name in names if name in _SET_UP), 400)
+    return next((number for phrase, number in _PHRASES.items() if phrase.match(said)), 400)
 
 
 def _kind(number: int, names: list[str], said: str) -> Ending:
     if number in {400, 413}:
-        if number == 413 or "context_length_exceeded" in names or _TOO_LONG.search(said):
+        if number == 413 or "context_length_exceeded" in names or _TOO_LONG.search(_QUOTED.sub("", said)):
             return Ending.CONTEXT_EXCEEDED
         if any(map(_FILTERED.search, names)):
             return Ending.CONTENT_FILTER
