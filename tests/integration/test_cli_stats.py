@@ -12,6 +12,8 @@ import pytest
 from fencepost import commands as c
 from fencepost.ledger import stats
 from fencepost.ledger.connect import connect
+from fencepost.ledger.held import held
+from fencepost.mcp import CHANGED
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
 from fencepost_ops.database import LedgerDatabase
@@ -177,6 +179,18 @@ def test_the_command_prints_and_its_json_has_every_figure(bench: Bench, shell: S
     assert found["unresolved"][0]["state"] == "NEEDS_REPAIR"
     assert "a moment is 24h" in shell.refused(2, "stats", "--since", "yesterday")
     assert "this login may not do that" in shell.refused(2, "stats", role="producer")
+
+
+def test_a_held_call_of_which_no_event_tells_has_been_held_since_now(bench: Bench) -> None:
+    calls = [bench.debit(bench.start(), bench.order()) for _ in range(2)]
+    with psycopg.connect(bench.database.owner) as owner:
+        owner.execute("SET session_replication_role = replica")
+        for call, why in zip(calls, (CHANGED, CHANGED.replace("_", "-")), strict=True):
+            owner.execute("UPDATE fencepost.calls SET error = %s WHERE id = %s", [f"{why}: so", call])
+    (aged,) = measured(bench).unresolved
+    assert (aged.state, aged.count, aged.oldest < timedelta(seconds=1)) == ("HELD", 1, True)
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        assert [one.call for one in held(connection)] == calls[:1]
 
 
 def test_no_statement_reads_a_whole_table(bench: Bench) -> None:

@@ -19,8 +19,8 @@ from fencepost.errors import Unreachable
 from fencepost.leases import connect
 from fencepost.ledger import listings, providers, revision, tail
 from fencepost.ledger.connect import translate
+from fencepost.ledger.held import HOLDS
 from fencepost.ledger.roles import GROUPS
-from fencepost.mcp import CHANGED
 from fencepost.settings import address, redact
 from fencepost.states import Queue
 from fencepost_ops.doctor.facts import (
@@ -105,10 +105,7 @@ SELECT count(*) FROM fencepost.events
 WHERE type = 'HiddenRetrySeen' AND recorded_at > fencepost.now() - interval '1 day'
 """
 
-_HELD: Final = f"""
-SELECT count(*) FROM fencepost.calls c
-WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%'
-"""
+_HELD: Final = f"SELECT count(*) FROM fencepost.calls c WHERE {HOLDS}"
 
 Session = psycopg.Connection[Any]
 

@@ -10,11 +10,13 @@ from uuid import UUID
 from fencepost.ledger.connect import Connection
 from fencepost.mcp import CHANGED
 
+HOLDS: Final = f"c.live AND c.state = 'INTENT_RECORDED' AND starts_with(c.error, '{CHANGED}:')"
+"""Whether the call `c` is held, as SQL."""
 _HELD: Final = f"""
 SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.error, c.attempts, c.ready_at,
        r.deadline
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
-WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%%'
+WHERE {HOLDS}
   AND (c.tenant = %(tenant)s OR %(tenant)s::text IS NULL) AND (c.id = %(call)s OR %(call)s::uuid IS NULL)
 ORDER BY c.tenant, c.id LIMIT %(limit)s
 """

@@ -16,6 +16,7 @@ from typing import Any, Final, LiteralString
 
 from fencepost.clock import new_id
 from fencepost.ledger.connect import SILENCE, Connection
+from fencepost.ledger.held import HOLDS
 from fencepost.ledger.session import Session
 from fencepost.mcp import CHANGED
 
@@ -143,11 +144,10 @@ FROM (SELECT CASE WHEN c.state IN ('UNKNOWN', 'NEEDS_REPAIR') THEN c.state ELSE 
             AND e.type IN ('ToolOutcomeMarkedUnknown', 'RepairRequested')), fencepost.now()) AS since
       FROM fencepost.calls c WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
       UNION ALL
-      SELECT 'HELD', (SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant
+      SELECT 'HELD', coalesce((SELECT min(e.recorded_at) FROM fencepost.events e WHERE e.tenant = c.tenant
           AND e.run = c.run AND e.call = c.id AND e.type = 'ToolAttemptFailed'
-          AND e.body ->> 'code' = '{CHANGED}')
-      FROM fencepost.calls c
-      WHERE c.live AND c.state = 'INTENT_RECORDED' AND c.error LIKE '{CHANGED}:%%') AS u
+          AND e.body ->> 'code' = '{CHANGED}'), fencepost.now())
+      FROM fencepost.calls c WHERE {HOLDS}) AS u
 GROUP BY 1, 2 ORDER BY 1, 2
 """
 _OPEN: Final = """
