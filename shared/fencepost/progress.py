@@ -32,9 +32,15 @@ count, and a run may have thousands of them.
 """
 _MOST_ARGUMENTS: Final = 16_384
 """Characters of a call's arguments that are looked into."""
+_DEEPEST: Final = 32
+"""Of a value within its arguments."""
 _SHOWN: Final = 60
 _WHEN: Final = frozenset({"as_of", "now"})
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]*(?=: )", re.ASCII)
+
+
+_Path = tuple[str | int, ...]
+"""Where a value stands: the place of its call in the turn, then names and numbers from the outside in."""
 
 
 class Told(Protocol):
@@ -83,10 +89,10 @@ class _Step:
         return tuple((tool, outcome) for tool, outcome, _ in self.calls)
 
     @cached_property
-    def asked(self) -> Mapping[str, Any]:
-        """What its calls asked, by place and path."""
-        scalars = (_scalars(arguments, n) for n, (_, _, arguments) in enumerate(self.calls))
-        return {path: value for one in scalars for path, value in one.items()}
+    def asked(self) -> Mapping[_Path, Any]:
+        """What its calls asked, by where it stands."""
+        scalars = ((n, _scalars(arguments)) for n, (_, _, arguments) in enumerate(self.calls))
+        return {(n, *path): value for n, one in scalars for path, value in one.items()}
 
     @property
     def named(self) -> str:
@@ -152,9 +158,9 @@ def _circling(steps: Sequence[_Step], often: int) -> str:
     return f"{names}: called in a circle {often} times with the same arguments and the same results"
 
 
-def _counting(steps: Sequence[_Step], often: int, moving: Iterable[str]) -> str:
+def _counting(steps: Sequence[_Step], often: int, moving: Iterable[_Path]) -> str:
     names = ", then ".join(step.named for step in reversed(steps))
-    only = " and ".join(sorted({sanitize(path.partition(" ")[2], _SHOWN) for path in moving}))
+    only = " and ".join(sorted({sanitize(_spelled(path[1:]), _SHOWN) for path in moving}))
     return f"{names}: called {often} times in a row with the same result while only {only} changed"
 
 
@@ -208,11 +214,13 @@ def _timeless(value: Any) -> Any:
     return [_timeless(one) for one in value] if isinstance(value, list) else value
 
 
-def _moving(places: Sequence[Sequence[_Step]], *, ids: bool) -> Mapping[str, Sequence[Sequence[str]]] | None:
-    """What only counts in the steps of each place of a circle, by its path; None where anything else differs,
-    or nothing does.
+def _moving(
+    places: Sequence[Sequence[_Step]], *, ids: bool
+) -> Mapping[_Path, Sequence[Sequence[str]]] | None:
+    """What only counts in the steps of each place of a circle, by where it stands; None where anything else
+    differs, or nothing does.
     """
-    found: dict[str, Sequence[Sequence[str]]] = {}
+    found: dict[_Path, Sequence[Sequence[str]]] = {}
     for steps in places:
         first = steps[0].asked
         if any(step.asked.keys() != first.keys() for step in steps):
@@ -227,22 +235,28 @@ def _moving(places: Sequence[Sequence[_Step]], *, ids: bool) -> Mapping[str, Seq
     return found or None
 
 
-def _scalars(arguments: str, place: int) -> Mapping[str, Any]:
-    """Every scalar of these arguments by its place and path; what is no JSON, or too long, is one."""
+def _scalars(arguments: str) -> Mapping[_Path, Any]:
+    """Every scalar of these arguments by its path; what is no JSON, too long or too deep is one."""
     if len(arguments) > _MOST_ARGUMENTS:
-        return {f"{place} the whole": arguments}
+        return {(): arguments}
     try:
         value = json.loads(arguments)
     except (ValueError, RecursionError):
-        return {f"{place} the whole": arguments}
-    found: dict[str, Any] = {}
-    left = [("", value)]
+        return {(): arguments}
+    found: dict[_Path, Any] = {}
+    left: list[tuple[_Path, Any]] = [((), value)]
     while left:
         path, one = left.pop()
-        if isinstance(one, dict) and one:
-            left += [(f"{path}.{name}" if path else name, item) for name, item in one.items()]
-        elif isinstance(one, list) and one:
-            left += [(f"{path}[{n}]", item) for n, item in enumerate(one)]
+        if isinstance(one, dict | list) and one:
+            if len(path) == _DEEPEST:
+                return {(): arguments}
+            items = one.items() if isinstance(one, dict) else enumerate(one)
+            left += [((*path, name), item) for name, item in items]
         else:
-            found[f"{place} {path or 'the whole'}"] = one
+            found[path] = one
     return found
+
+
+def _spelled(path: _Path) -> str:
+    spelled = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in path)
+    return spelled.removeprefix(".") or "the whole"

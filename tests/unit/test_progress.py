@@ -79,6 +79,10 @@ def one(name: str, came: str = "[]", **arguments: Any) -> list[Said]:
     return [(name, arguments, came)]
 
 
+def nested(depth: int, value: Any) -> dict[str, Any]:
+    return {"a": nested(depth - 1, value) if depth else value}
+
+
 A, B, C = one("look", n=1), one("look", "other", n=2), one("look", "third", n=3)
 D = one("look", "fourth", n=4)
 WORDS = ("gate", "pole", "wire", "rail", "post", "mesh", "nail", "bolt", "hook", "knob")
@@ -133,6 +137,12 @@ GETS_ON = {
     "a day after the other": [one("look", note=f"2026-11-{n:02}") for n in range(1, 29)],
     "one argument more": [[("look", {f"x{n}": 1}, "[]")] for n in range(20)],
     "a list that grows": [one("look", tags=["a"] * n) for n in range(20)],
+    "a word, at a path that is spelled as another": [
+        [("look", {"a": {"b": n}, "a.b": word}, "[]")] for n, word in enumerate(WORDS)
+    ],
+    "a word, at another place of a list that is spelled alike": [
+        [("look", {"a": [n], "a[0]": word}, "[]")] for n, word in enumerate(WORDS)
+    ],
     "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
 }
 
@@ -159,6 +169,14 @@ def test_the_sentence_names_tool_and_count() -> None:
     assert stuck(history([one("look", n=n) for n in range(6)]), N, tool) == (
         "look: called 6 times in a row with the same result while only n changed"
     )
+    assert stuck(history([[("look", {"a": {"b": [0, n]}}, "[]")] for n in range(6)]), N, tool) == (
+        "look: called 6 times in a row with the same result while only a.b[1] changed"
+    )
+
+
+def test_what_is_too_deep_is_not_looked_into() -> None:
+    deep = [[("look", nested(40, n), "[]")] for n in range(2 * N)]
+    assert "the whole changed" in (stuck(history(deep), N, tool) or "")
 
 
 def test_a_long_name_of_a_planners_own_is_cut() -> None:
