@@ -7,12 +7,14 @@ from uuid import UUID
 import pytest
 
 from fencepost.clock import uuid7
+from fencepost.ledger import memories
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from fencepost.retrieval import ground
 from tests.integration.family import begin, fan, grown, heard
-from tests.integration.ledger_bench import Bench
+from tests.integration.ledger_bench import TENANT, Bench
 from tests.integration.shell import Shell
+from tests.integration.test_signals import nodes
 
 
 @pytest.fixture
@@ -81,6 +83,48 @@ def test_a_result_that_is_taken_over_rests_on_what_it_rested_on(family: Bench, s
     family.one(replace(family.claim_call(later, again), child=uuid7(), request=None))
     assert family.call(again).reused
     assert told(shown, later) == [("direct", 1, str(first)), ("below", 1, str(child))]
+
+
+def again(bench: Bench, run: UUID, topic: str) -> None:
+    """The run takes the result of what was asked before."""
+    (call,) = bench.plan(run, ("wallet.ask", {"topic": topic}))
+    bench.one(replace(bench.claim_call(run, call), child=uuid7(), request=None))
+    assert bench.call(call).reused
+
+
+def test_what_was_taken_over_more_than_once_is_told_once_by_its_shortest_way(
+    family: Bench, shown: Shell
+) -> None:
+    topics = [family.order() for _ in range(3)]
+    runs: list[UUID] = []
+    for before, topic in zip([None, *topics[:2]], topics, strict=True):
+        above = family.start()
+        (asking,) = family.plan(above, ("wallet.ask", {"topic": topic}))
+        runs.append(begin(family, above, asking))
+        if before is None:
+            read(family, runs[-1], "deepest")
+        else:
+            for _ in range(2):
+                again(family, runs[-1], before)
+        family.finish(runs[-1])
+        heard(family, above, asking)
+    last = family.start()
+    for topic in (topics[2], topics[2], topics[1]):
+        again(family, last, topic)
+    assert told(shown, last) == [("deepest", 2, str(runs[0]))]
+    found = shown.json("grounding", str(last), role="reader")
+    assert len(found["grounds"][0]["labels"]) == 2
+    assert steps(family, last) == 10, "by way it would be 18, and twice as many with each level"
+
+
+def steps(bench: Bench, run: UUID) -> int:
+    """How many rows are gone through, from run to run."""
+    asked = {"tenant": TENANT, "run": run, "tree": True}
+    with bench.owner.cursor() as cursor:
+        cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {memories._GROUNDING}".encode(), asked)
+        ((plan,),) = cursor.fetchall()
+    (fed, _) = (one for one in nodes(plan[0]["Plan"]) if one["Node Type"] == "Recursive Union")
+    return int(fed["Actual Rows"])
 
 
 def test_what_was_left_out_or_could_not_be_told_is_said(bench: Bench, shown: Shell) -> None:
