@@ -103,6 +103,7 @@ _CLASSES: Final = {
     "not_awaited": FailureClass.OURS,
     "not_started": FailureClass.OURS,
     "secret_unavailable": FailureClass.OURS,
+    "unheard": FailureClass.OURS,
     "outbound_refused": FailureClass.OURS,
     "worker_error": FailureClass.OURS,
     "worker_lost": FailureClass.OURS,

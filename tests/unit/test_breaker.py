@@ -78,6 +78,7 @@ def admitted(held: Health, call: UUID, at: datetime = NOW, spec: DependencySpec 
         (Unsure("in_progress", ""), FailureClass.UNCLEAR, "answered"),
         (Unsure("exception", ""), FailureClass.OURS, "nothing"),
         (Unsure("not_awaited", ""), FailureClass.OURS, "nothing"),
+        (Unsure("unheard", ""), FailureClass.OURS, "nothing"),
         (Refused("worker_lost", "", retryable=True), FailureClass.OURS, "nothing"),
         (Refused("deadline_passed", "", retryable=True), FailureClass.OURS, "nothing"),
         (Applied("{}", None), None, "answered"),

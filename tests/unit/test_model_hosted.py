@@ -8,18 +8,22 @@ from typing import Any
 from uuid import uuid4
 
 import agents
+import anthropic
 import httpx2
 import openai
 import pydantic_ai
 import pytest
+from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App, Attempt, Effect
 from fencepost.breaker import set_up_wrong
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Spent, Wire
+from fencepost.states import StopReason
 from fencepost.telemetry import correlation, names
 from fencepost.views import Context
 from fencepost_workers.models import ModelTurn, NoTurn, Providers, model_planner_for
@@ -175,17 +179,66 @@ def test_a_completion_without_a_reason_to_end_is_no_turn() -> None:
     assert lost(by_chat, two) == "malformed_turn"
 
 
-@pytest.mark.parametrize("details", [None, {}])
-def test_a_reason_that_only_the_framework_gives_is_none(details: Any) -> None:
+def test_what_nobody_heard_asked_for_is_no_answer_and_is_charged_as_held() -> None:
     def answer(messages: Any, info: AgentInfo) -> pydantic_ai.ModelResponse:
-        part = pydantic_ai.TextPart("Done.")
-        return pydantic_ai.ModelResponse([part], finish_reason="stop", provider_details=details)
+        said = {"finish_reason": "stop"}
+        return pydantic_ai.ModelResponse([pydantic_ai.TextPart("Done.")], provider_details=said)
 
     model: Any = FunctionModel(answer)
     model.client = openai.AsyncOpenAI(api_key="none", max_retries=0)
     plan = pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
-    with pytest.raises(NoTurn, match="does not say that it is done"):
+    with pytest.raises(NoTurn, match="no request was heard") as found:
         asyncio.run(plan(Context("r", "t", "p", "x", 1)))
+    assert (found.value.code, found.value.spent) == ("unheard", None)
+
+
+class Elsewhere(openai.AsyncOpenAI):
+    """A client that asks at an address of its own."""
+
+    async def _prepare_options(self, options: Any) -> Any:
+        return options.model_copy(update={"url": "/models/m:predict"})
+
+
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
+def test_nothing_is_asked_where_nobody_could_read_the_answer(host: Host) -> None:
+    def elsewhere(client: openai.AsyncOpenAI) -> Hosted:
+        return host(Elsewhere(api_key="none", base_url=client.base_url, max_retries=0))
+
+    lost, asked = heard_at(elsewhere, answering(completion("stop")))
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.spent, asked) == ("not_started", Spent(), [])
+    assert "/models/m:predict answers: ask an address that ends with /responses, " in lost.message
+
+
+@pytest.mark.parametrize("host", [by_openai_agents, by_pydantic_ai, by_chat])
+def test_an_answer_that_is_not_said_to_be_json_is_no_turn(host: Host) -> None:
+    told = completion("stop") if host is by_chat else response(message(status="completed"))
+    for kind in ("text/plain", "text/event-stream"):
+        lost, _ = heard_at(host, answering(told, head=f"content-type: {kind}\r\n"))
+        assert isinstance(lost, NoTurn), lost
+        assert (lost.code, lost.spent) == ("unreadable_answer", None)
+        assert f"'{kind}': ask where application/json is answered" in lost.message
+
+
+def test_a_client_whose_answers_nobody_could_read_is_refused_where_it_is_declared() -> None:
+    said: Any = {"region": "r", "project_id": "p", "access_token": "none", "max_retries": 0}
+    vertex = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropicVertex(**said))
+    with pytest.raises(
+        UsageError, match="count or read what the agent's client, AsyncAnthropicVertex, hears"
+    ):
+        pydantic_ai_planner(pydantic_ai.Agent(AnthropicModel("m", provider=vertex)), APP, tools=["pay"])
+
+
+@pytest.mark.parametrize("host", [by_pydantic_ai, by_chat])
+def test_what_a_provider_filtered_is_told_as_that_where_a_framework_makes_an_answer_of_it(host: Host) -> None:
+    def azure(client: openai.AsyncOpenAI) -> Hosted:
+        said: Any = {"api_key": "none", "api_version": "v", "base_url": client.base_url, "max_retries": 0}
+        return host(openai.AsyncAzureOpenAI(**said))
+
+    filtered = {"error": {"code": "content_filter", "message": "no"}}
+    lost, _ = heard_at(azure, answering(filtered, "400 Bad Request"))
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.stop, lost.spent) == ("content_filter", StopReason.REFUSED, Spent())
 
 
 def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:

@@ -49,14 +49,14 @@ from fencepost_workers.models.agent import (
     too_long,
     used_of,
 )
-from fencepost_workers.models.answers import TURNS, Answer, Ending, Facts, settle
+from fencepost_workers.models.answers import TURNS, Answer, Ending
 from fencepost_workers.models.declared import Declared, declare
 from fencepost_workers.models.handed import check_openai_agent, check_pydantic_agent
 from fencepost_workers.models.hiding import hidden, hidden_value, secrets_of
 from fencepost_workers.models.overheard import Line, listen, overhearing
 from fencepost_workers.models.prompt import Prompt, response_items
 from fencepost_workers.models.providers import Heard
-from fencepost_workers.models.pydantic import facts_of, history
+from fencepost_workers.models.pydantic import history
 from fencepost_workers.models.transcript import BYTES_PER_TOKEN, Transcript, estimate, transcript
 from fencepost_workers.tools.credentials import Credentials
 
@@ -158,20 +158,15 @@ class Hosted(ModelPlanner):
         try:
             with overhearing(line):
                 async with asyncio.timeout(asking.seconds):
-                    finish, facts = await self._asked(told)
-            line.facts = line.facts or facts
+                    finish = await self._asked(told)
         except TimeoutError:
             if line.facts is None:
                 return Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time")), None
         except Exception as error:  # what was answered, if anything was, is judged here
-            if line.facts is None and not line.long:
+            if line.kept is None and (line.facts is None or line.status >= 300):
                 log.info("an agent of %s failed", self.framework, exc_info=True)
                 return line.broken(error, asking.now, credentials.hide), None
-        if line.long:
-            why = f"its framework made a request of {line.long} bytes, and {line.most} are held for"
-            return Heard(Answer(Ending.CONTEXT_EXCEEDED, why=why), free=True), None
-        facts = line.facts or Facts(failed=(Ending.MALFORMED, "", "the framework had no answer"))
-        return Heard(settle(facts), credentials.hide(line.request)), finish
+        return line.judged(credentials.hide), finish
 
     def _turn(
         self, model: ModelSpec, answer: Answer, finish: Any, said: Mapping[str, Any], asking: Asking
@@ -195,8 +190,8 @@ class Hosted(ModelPlanner):
         """What the agent is told beside the transcript, as far as that is known before it is asked."""
 
     @abstractmethod
-    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
-        """What it would end with, and what was answered as far as the framework kept it."""
+    async def _asked(self, told: Transcript) -> Any:
+        """What it would end with."""
 
 
 def _model(declared: ModelSpec | None, name: str, provider: str, most: int | None, window: int) -> ModelSpec:
@@ -245,14 +240,13 @@ class _PydanticAi(Hosted):
         kept = (getattr(one, "instruction", one) for one in getattr(self._agent, "_instructions", ()))
         return "\n\n".join(one for one in kept if isinstance(one, str))
 
-    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
+    async def _asked(self, told: Transcript) -> Any:
         from pydantic_ai import (
             DeferredToolRequests,
             ToolDefinition,
             UnexpectedModelBehavior,
             UsageLimitExceeded,
             UsageLimits,
-            capture_run_messages,
         )
         from pydantic_ai.toolsets import ExternalToolset
 
@@ -265,22 +259,17 @@ class _PydanticAi(Hosted):
             )
             for tool in self.declared.tools
         ]
-        before, output = history(told, self.provider), None
-        with capture_run_messages() as seen:
-            try:
-                result = await self._agent.run(
-                    message_history=before,
-                    output_type=[self._agent.output_type, DeferredToolRequests],
-                    toolsets=[ExternalToolset(tools)],
-                    usage_limits=UsageLimits(request_limit=1),
-                    model_settings=self._settings(),
-                )
-                output = None if isinstance(result.output, DeferredToolRequests) else result.output
-            except (UsageLimitExceeded, UnexpectedModelBehavior):
-                pass  # it wanted to ask again, by itself; what was answered is judged here
-        had = sum(one.kind == "response" for one in before)
-        answers = [one for one in seen if one.kind == "response"][had:]
-        return output, facts_of(answers[0]) if answers else None
+        try:
+            result = await self._agent.run(
+                message_history=history(told, self.provider),
+                output_type=[self._agent.output_type, DeferredToolRequests],
+                toolsets=[ExternalToolset(tools)],
+                usage_limits=UsageLimits(request_limit=1),
+                model_settings=self._settings(),
+            )
+        except (UsageLimitExceeded, UnexpectedModelBehavior):
+            return None  # it wanted to ask again, by itself; what was answered is judged here
+        return None if isinstance(result.output, DeferredToolRequests) else result.output
 
     def _settings(self) -> dict[str, Any]:
         """As many tokens as are held; and the provider keeps nothing, where it would if nothing was said."""
@@ -313,7 +302,7 @@ class _OpenAiAgents(Hosted):
     def _instructions(self) -> str:
         return self._agent.instructions if isinstance(self._agent.instructions, str) else ""
 
-    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
+    async def _asked(self, told: Transcript) -> Any:
         from agents import FunctionTool, ModelSettings, RunConfig, Runner
 
         tools = [
@@ -335,7 +324,7 @@ class _OpenAiAgents(Hosted):
             max_turns=1,
             run_config=RunConfig(tracing_disabled=True),
         )
-        return result.final_output, None
+        return result.final_output
 
 
 async def _never(*_: object) -> Any:
