@@ -144,6 +144,24 @@ def test_of_those_that_begin_in_one_batch_the_last_is_refused(bench: Bench) -> N
     assert states == ["INTENT_RECORDED", "INTENT_RECORDED", "REJECTED"]
 
 
+def test_what_is_looked_at_is_bounded_for_each_key(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(circles, "MOST", 2)
+    topics = [bench.order() for _ in range(2)]
+    started = [start(bench, topic) for topic in topics]
+    # The key that is looked at first, of a tree that fills the bound, and that of the circle.
+    (_, wide, topic), (_, below, one) = sorted(
+        (str(bench.call(call).operation), child, topic)
+        for (_, call, child), topic in zip(started, topics, strict=True)
+    )
+    other = bench.order()
+    _, _, under = start(bench, other)
+    ask(bench, wide, other)
+    ask(bench, below, other)
+    turns = turned(bench, (start(bench, bench.order())[2], topic), (under, one))
+    assert bench.ledger.apply(turns) == [c.Done("ACTING")] * 2
+    assert [bench.state(turn.call_ids[0]) for turn in turns] == ["INTENT_RECORDED", "REJECTED"]
+
+
 def test_of_two_that_begin_at_once_the_second_sees_the_first(bench: Bench) -> None:
     one, other = bench.order(), bench.order()
     _, _, below = start(bench, one)

@@ -26,29 +26,29 @@ from fencepost.subjects import Call, Run
 
 DEPTH: Final = 16
 MOST: Final = 256
-"""Calls that are looked at along the way."""
+"""Calls that are looked at along the way, of each key: a wide tree hides no circle of its neighbours'."""
 
 _ALONE: Final = (
     "SELECT pg_advisory_xact_lock(hashtextextended(tenant, 7)) FROM unnest(%s::text[]) AS w (tenant)"
 )
 _CHAINS: Final = f"""
-WITH RECURSIVE chain (tenant, key, call, child, way) AS (
-    SELECT o.tenant, o.key, c.id, c.child, ARRAY[c.tool || ' of run ' || c.run]
-    FROM unnest(%s::text[], %s::text[]) AS w (tenant, key)
-    JOIN fencepost.operations o ON o.key = w.key AND o.tenant = w.tenant
-    JOIN fencepost.calls c ON c.id = o.call AND c.tenant = o.tenant
-    WHERE c.child IS NOT NULL AND c.live
-  UNION ALL
-    SELECT chain.tenant, chain.key, held.id, held.child, way || (held.tool || ' of run ' || held.run)
-    FROM chain
-    JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = chain.tenant
-    JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND NOT k.detached
-        AND NOT coalesce(r.below::jsonb #> '{{join,calls}}' ? k.id::text, false)
-    LEFT JOIN fencepost.operations o ON k.waits AND o.key = k.operation AND o.tenant = k.tenant
-    JOIN fencepost.calls held ON held.id = CASE WHEN k.waits THEN o.call ELSE k.id END
-        AND held.tenant = k.tenant AND held.child IS NOT NULL AND held.live
-    WHERE cardinality(way) < {DEPTH})
-SELECT tenant, key, child, way FROM chain LIMIT {MOST}
+SELECT w.tenant, w.key, found.child, found.way
+FROM unnest(%s::text[], %s::text[]) AS w (tenant, key) CROSS JOIN LATERAL (
+    WITH RECURSIVE chain (child, way) AS (
+        SELECT c.child, ARRAY[c.tool || ' of run ' || c.run]
+        FROM fencepost.operations o JOIN fencepost.calls c ON c.id = o.call AND c.tenant = o.tenant
+        WHERE o.key = w.key AND o.tenant = w.tenant AND c.child IS NOT NULL AND c.live
+      UNION ALL
+        SELECT held.child, way || (held.tool || ' of run ' || held.run)
+        FROM chain
+        JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = w.tenant
+        JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND NOT k.detached
+            AND NOT coalesce(r.below::jsonb #> '{{join,calls}}' ? k.id::text, false)
+        LEFT JOIN fencepost.operations o ON k.waits AND o.key = k.operation AND o.tenant = k.tenant
+        JOIN fencepost.calls held ON held.id = CASE WHEN k.waits THEN o.call ELSE k.id END
+            AND held.tenant = k.tenant AND held.child IS NOT NULL AND held.live
+        WHERE cardinality(way) < {DEPTH})
+    SELECT child, way FROM chain LIMIT %s) AS found
 """
 
 
@@ -89,9 +89,8 @@ def read(connection: Connection, pipeline: Pipeline, keys: Collection[Key]) -> C
         return Circles()
     held = sorted(keys)
     connection.execute(_ALONE, [rows.text_array(sorted({tenant for tenant, _ in held}))])
-    found = connection.execute(
-        _CHAINS, [rows.text_array(tenant for tenant, _ in held), rows.text_array(key for _, key in held)]
-    )
+    tenants, named = (rows.text_array(part) for part in zip(*held, strict=True))
+    found = connection.execute(_CHAINS, [tenants, named, MOST])
     pipeline.sync()
     chains: dict[Key, list[tuple[UUID, str]]] = {}
     for tenant, key, child, way in found:
