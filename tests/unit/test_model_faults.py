@@ -54,6 +54,33 @@ def test_arguments_of_chat_that_are_no_text_leave_no_turn() -> None:
     assert heard(Wire.CHAT, [*events, chunk(stop="tool_calls")]).ending is Ending.MALFORMED
 
 
+FILTERED = {
+    "content_filter_results": {"hate": {"filtered": False}},
+    "content_filter_offsets": {"end_offset": 9},
+}
+BESIDE: list[list[Any]] = [
+    [],
+    [{"index": 0, "finish_reason": None, **FILTERED}],
+    [{"index": 0, "finish_reason": None, "delta": None, "logprobs": None, **FILTERED}],
+]
+UNKNOWN: list[Any] = [{"text": "}"}, {"message": {"content": "No."}}, {"delta": "x"}, {"delta": []}, {}, 7]
+
+
+@pytest.mark.parametrize("choices", BESIDE)
+def test_what_is_told_about_an_answer_of_chat_spoils_nothing_of_it(choices: list[Any]) -> None:
+    beside = {"id": "", "object": "", "choices": choices}
+    made = {Ending.PROPOSED: whole(Wire.CHAT, [PAY]), Ending.CLAIMED: whole(Wire.CHAT, text="Done.")}
+    for ending, events in made.items():
+        for n in range(1, len(events) + 1):
+            assert heard(Wire.CHAT, [*events[:n], beside, *events[n:]]).ending is ending
+
+
+@pytest.mark.parametrize("unknown", UNKNOWN)
+def test_what_may_be_a_part_of_an_answer_of_chat_leaves_no_turn(unknown: Any) -> None:
+    first, *rest = whole(Wire.CHAT, [PAY])
+    assert heard(Wire.CHAT, [first, {"choices": [unknown]}, *rest]).ending is Ending.MALFORMED
+
+
 # -- two voices about whose call it is -----------------------------------------------------------------------
 
 CROSSED: list[list[Event]] = [

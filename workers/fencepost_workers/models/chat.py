@@ -8,6 +8,7 @@ answer is refused as a whole, as it is where index and id of a fragment are of t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -31,6 +32,13 @@ _STOPS: Final[Mapping[str, Means | Ending]] = {
     "length": Ending.TRUNCATED,
     "content_filter": Ending.CONTENT_FILTER,
 }
+
+_BESIDE: Final = re.compile(r"index|finish_reason|logprobs|content_filter_\w+")
+
+
+def _beside(choice: Mapping[str, Any]) -> bool:
+    """Whether it holds nothing but what is told about an answer, as Azure does late of its filter."""
+    return bool(choice) and all(value is None or _BESIDE.fullmatch(name) for name, value in choice.items())
 
 
 class Chat:
@@ -65,7 +73,7 @@ class Chat:
             self._delta(plain(choice.get("delta")))
             if choice.get("finish_reason") is not None:
                 self._end(word(choice["finish_reason"]))
-            elif not isinstance(choice.get("delta"), Mapping):
+            elif not isinstance(choice.get("delta"), Mapping) and not _beside(choice):
                 facts.faults.append("a part of it is none that is known")
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
