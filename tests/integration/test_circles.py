@@ -2,6 +2,8 @@
 
 import threading
 from dataclasses import replace
+from datetime import timedelta
+from typing import Literal
 from uuid import UUID
 
 import psycopg
@@ -13,16 +15,17 @@ from fencepost.decide.circles import Circles
 from fencepost.joins import Join
 from fencepost.ledger import circles
 from tests.awaiting import until
-from tests.integration.family import LARGE, NESTED, begin, declare, grown, wrong
+from tests.integration.family import LARGE, NESTED, begin, declare, grown, heard, wrong
 from tests.integration.ledger_bench import TENANT, Bench
 
+WIDE = replace(NESTED, depth=3, children=6, turns=16, calls=16, attempts=32)
 IN_CIRCLE = "key_in_circle: whoever holds the key waits for this call: "
 
 
 @pytest.fixture
 def bench(bench: Bench) -> Bench:
     if ("wallet.chain", 1) not in bench.app.registry:
-        declare(bench.app, "wallet.chain", budget=replace(NESTED, depth=3, children=6, turns=16, calls=16))
+        declare(bench.app, "wallet.chain", budget=WIDE)
     return grown(bench)
 
 
@@ -85,16 +88,78 @@ def test_whoever_waits_for_a_tree_that_goes_on_waits(bench: Bench) -> None:
     assert [bench.state(call) for call in ask(bench, third, one, other)] == ["INTENT_RECORDED"] * 2
 
 
-def test_what_a_turn_need_not_wait_for_closes_no_circle(bench: Bench) -> None:
+MINUTE = timedelta(minutes=1)
+
+
+def joining(bench: Bench, run: UUID, join: Join, *asked: tuple[str, str]) -> list[UUID]:
+    claim = bench.claim_run(run)
+    assert isinstance(bench.one(claim), c.Plan)
+    turn = bench.turn(run, claim, *[(tool, {"topic": topic}) for tool, topic in asked])
+    assert bench.one(replace(turn, join=join)) == c.Done("ACTING")
+    return list(turn.call_ids)
+
+
+def fresh(bench: Bench, count: int = 1) -> list[tuple[str, str]]:
+    return [("wallet.ask", bench.order()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("join", "closed"),
+    [
+        (Join.first(), False),
+        (Join.quorum(2), True),
+        (Join.quorum(3), True),
+        (Join.quorum(2, rest="leave"), True),
+        (Join.quorum(2, by=MINUTE), False),
+        (Join.within(MINUTE), False),
+        (Join.within(MINUTE, rest="leave"), False),  # what has not begun by then is cancelled
+    ],
+)
+def test_a_call_under_a_join_closes_a_circle_if_the_join_needs_it(
+    bench: Bench, join: Join, closed: bool
+) -> None:
     one, other = bench.order(), bench.order()
     _, _, below = start(bench, one)
     _, _, under = start(bench, other)
-    asked = bench.claim_run(below)
-    assert isinstance(bench.one(asked), c.Plan)
-    turn = bench.turn(below, asked, *[("wallet.chain", {"topic": key}) for key in (other, bench.order())])
-    assert bench.one(replace(turn, join=Join.first())) == c.Done("ACTING")
+    joining(bench, below, join, ("wallet.chain", other), *fresh(bench))
     (waits,) = ask(bench, under, one)
-    assert bench.state(waits) == "INTENT_RECORDED"
+    assert bench.state(waits) == ("REJECTED" if closed else "INTENT_RECORDED")
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_join_needs_a_call_once_those_beside_it_are_too_few(bench: Bench, failed: bool) -> None:
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    asked = [("wallet.chain", other), *fresh(bench, 2)]
+    _, good, bad = joining(bench, below, Join.quorum(2), *asked)
+    bench.finish(begin(bench, below, good))
+    assert heard(bench, below, good) == c.Done("SUCCEEDED")
+    if failed:
+        bench.cancel(begin(bench, below, bad))
+        assert heard(bench, below, bad) == c.Done("FAILED")
+    (closing,) = ask(bench, under, one)
+    assert bench.state(closing) == ("REJECTED" if failed else "INTENT_RECORDED")
+
+
+@pytest.mark.parametrize("gone_on", [False, True])
+@pytest.mark.parametrize("rest", ["leave", "cancel"])
+def test_what_works_on_after_its_join_is_waited_for_at_the_end(
+    bench: Bench, rest: Literal["leave", "cancel"], gone_on: bool
+) -> None:
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    calls = joining(bench, below, Join.first(rest=rest), *fresh(bench, 2))
+    long, quick = (begin(bench, below, call) for call in calls)
+    assert [bench.state(call) for call in ask(bench, long, other)] == ["INTENT_RECORDED"]
+    if gone_on:
+        bench.finish(quick)
+        assert heard(bench, below, calls[1]) == c.Done("SUCCEEDED")
+        assert isinstance(bench.one(bench.claim_run(below)), c.Plan)
+        assert bench.call(calls[0]).detached
+    (closing,) = ask(bench, under, one)
+    assert bench.state(closing) == ("REJECTED" if rest == "leave" else "INTENT_RECORDED")
 
 
 def test_a_key_that_passes_on_takes_its_waiters_with_it(bench: Bench) -> None:

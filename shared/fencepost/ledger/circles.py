@@ -4,6 +4,12 @@ A call waits for the call that holds its key. If that one has started a run, it 
 for calls that wait for a key themselves, or have started runs. Whoever would close a circle of such waits is
 refused (`decide.children.admit`), so that every circle loses its last call and no other.
 
+Of a join that waits for some of its calls, or until an instant, those count that it cannot be met without as
+things stand, and those that work on after it. So two circles are missed, and end at a deadline: one that is
+closed by several calls of a join of which any could be spared but not all, and one whose call becomes needed
+only later, as others of its join fail. The call that begins last is refused even where its own join could
+spare it: its planner is told.
+
 Only runs that have a parent can close one. Their waits begin one at a time in a tenant, by an advisory lock
 that is held until the COMMIT, so that of two that begin at once the second sees the first. What is looked at
 is bounded: a circle that is longer or wider ends at a deadline.
@@ -31,6 +37,19 @@ MOST: Final = 256
 _ALONE: Final = (
     "SELECT pg_advisory_xact_lock(hashtextextended(tenant, 7)) FROM unnest(%s::text[]) AS w (tenant)"
 )
+# Whether the run `r` waits for its call `k`, which is not over. What is detached is waited for at the run's
+# end, unless it was told to stop; and so is what has begun under a join that leaves its rest at work.
+_WAITED: Final = """
+CASE
+    WHEN r.below IS NULL THEN true
+    WHEN r.below::jsonb #> '{stop}' ? k.id::text THEN false
+    WHEN r.below::jsonb #> '{join,calls}' ? k.id::text THEN CASE
+        WHEN k.child IS NOT NULL AND r.below::jsonb #>> '{join,rest}' = 'leave' THEN true
+        WHEN r.below::jsonb #>> '{join,by}' IS NOT NULL THEN false
+        ELSE (r.below::json #>> '{join,need}')::int - coalesce((r.below::json #>> '{join,got}')::int, 0)
+            >= jsonb_array_length(r.below::jsonb #> '{join,calls}') END
+    ELSE true END
+"""
 _CHAINS: Final = f"""
 SELECT w.tenant, w.key, found.child, found.way
 FROM unnest(%s::text[], %s::text[]) AS w (tenant, key) CROSS JOIN LATERAL (
@@ -42,8 +61,7 @@ FROM unnest(%s::text[], %s::text[]) AS w (tenant, key) CROSS JOIN LATERAL (
         SELECT held.child, way || (held.tool || ' of run ' || held.run)
         FROM chain
         JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = w.tenant
-        JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND NOT k.detached
-            AND NOT coalesce(r.below::jsonb #> '{{join,calls}}' ? k.id::text, false)
+        JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND {_WAITED}
         LEFT JOIN fencepost.operations o ON k.waits AND o.key = k.operation AND o.tenant = k.tenant
         JOIN fencepost.calls held ON held.id = CASE WHEN k.waits THEN o.call ELSE k.id END
             AND held.tenant = k.tenant AND held.child IS NOT NULL AND held.live
