@@ -17,7 +17,7 @@ searches by another word, or day after day, looks for something.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, Final
 
@@ -27,6 +27,13 @@ MOST_CHARS: Final = 4096
 """Of a text that is looked into."""
 MOST_BYTES: Final = 4 * 1024 * 1024
 """Of what a planner was told is searched, from the beginning of what is handed over."""
+MOST_SEARCHED: Final = 32 * MOST_BYTES
+"""Of a planner's words in what it was told, all together."""
+_EACH: Final = 64 * 1024
+_PLACE: Final = 1024
+_DEAR: Final = 16
+"""What a search, a place and a search for numbers cost beside, or times, the bytes that are gone through."""
+_PIECE: Final = 64 * 1024
 _TURNS: Final = 2
 """How often letters and digits take turns in a word that nobody would call a name."""
 _BETWEEN: Final = 3
@@ -34,6 +41,7 @@ _MOST_DIGITS: Final = 40
 _MOST_PLACES: Final = 10_000
 _NONE: Final = (1, 0)
 """Between these lies nothing."""
+_ALL: Final = (0, 10**_MOST_DIGITS)
 _IN_NUMBER: Final = frozenset(bytes([n]) for n in range(128) if chr(n).isalnum() or chr(n) == "_")
 _IN_WORD: Final = _IN_NUMBER | {b"-"}
 _ESCAPE: Final = 6
@@ -144,30 +152,65 @@ class Heard:
     """What a planner was told, and what of it has been looked for already: windows overlap."""
 
     def __init__(self, texts: Iterable[bytes]) -> None:
-        self._texts = _first(texts)
+        self._text = b"\n".join(_first(texts))
         self._stands: dict[str, bool] = {}
         self._ends: dict[tuple[str, int], tuple[int, int]] = {}
+        self.searched = 0
+        """How many bytes were gone through, whatever for; what takes longer counts for more."""
 
     def half(self, words: Sequence[str]) -> bool:
-        """Whether at least half of these words are in the texts, or between two that are."""
-        return 2 * sum(map(self._has, words)) >= len(words)
+        """Whether at least half of these words are in the texts, or between two that are. Also where more
+        would have to be searched than is: a wrong stop is worse than a late one.
+        """
+        left = {True: (len(words) + 1) // 2, False: len(words) // 2 + 1}
+        for word in words:
+            if word not in self._stands:
+                if self.searched >= MOST_SEARCHED:
+                    return True
+                self._stands[word] = self._between(word) if _numbered(word) else self._has(word.encode())
+            stands = self._stands[word]
+            left[stands] -= 1
+            if not left[stands]:
+                return stands
+        return True
 
-    def _has(self, word: str) -> bool:
-        if word not in self._stands:
-            self._stands[word] = self._between(word) or any(
-                _stands(word.encode(), text) for text in self._texts
-            )
-        return self._stands[word]
+    def _has(self, word: bytes) -> bool:
+        """Whether it stands in the texts by itself."""
+        self.searched += len(self._text) + _EACH
+        at = self._text.find(word)
+        for _ in range(_MOST_PLACES):
+            if at < 0 or _alone(self._text, at, at + len(word)):
+                return at >= 0
+            self.searched += _PLACE
+            at = self._text.find(word, at + 1)
+        return False
 
     def _between(self, word: str) -> bool:
+        """Whether its number is none less than the least, and none greater than the greatest, that stand in
+        the texts where the word has its own: as long a one, and the same around it. So it is itself.
+        """
         number = _digits(word)
-        if _shape(word).count("#") != 1 or not _BETWEEN <= len(number) <= _MOST_DIGITS:
-            return False
         key = _shape(word), len(number)
         if key not in self._ends:
-            self._ends[key] = _ends(word, self._texts)
+            self._ends[key] = self._found(word)
         least, most = self._ends[key]
         return least <= int(number) <= most
+
+    def _found(self, word: str) -> tuple[int, int]:
+        self.searched += _DEAR * (len(self._text) + _EACH)
+        least, most = _NONE
+        for at in _alike(word, self._text):
+            self.searched += _PLACE
+            if self.searched >= MOST_SEARCHED:
+                return _ALL
+            if _alone(self._text, *at.span()):
+                number = int(at[1])
+                least, most = (min(least, number), max(most, number)) if least <= most else (number, number)
+        return least, most
+
+
+def _numbered(word: str) -> bool:
+    return _shape(word).count("#") == 1 and _BETWEEN <= len(_digits(word)) <= _MOST_DIGITS
 
 
 def _first(texts: Iterable[bytes]) -> list[bytes]:
@@ -180,17 +223,6 @@ def _first(texts: Iterable[bytes]) -> list[bytes]:
     return found
 
 
-def _stands(word: bytes, text: bytes) -> bool:
-    at = text.find(word)
-    for _ in range(_MOST_PLACES):
-        if at < 0 or _alone(text, at, at + len(word)):
-            break
-        at = text.find(word, at + 1)
-    else:
-        return False
-    return at >= 0
-
-
 def _alone(text: bytes, start: int, end: int) -> bool:
     """Whether no word goes on beside it. A line break within JSON is written as a backslash and an n."""
     beside = _IN_NUMBER if text[start:end].isdigit() and end - start >= _BETWEEN else _IN_WORD
@@ -200,12 +232,10 @@ def _alone(text: bytes, start: int, end: int) -> bool:
     return before[-1:] not in beside or _ESCAPED.search(before) is not None
 
 
-def _ends(word: str, texts: Sequence[bytes]) -> tuple[int, int]:
-    """The least and the greatest number that stand in the texts where the word has its own: as long a one,
-    and the same around it.
-    """
+def _alike(word: str, text: bytes) -> Iterator[re.Match[bytes]]:
+    """Where a number as long as the word's stands with the same around it, and no word goes on behind it."""
     before, number, after = _NUMBER.split(word)
     beside = re.escape(before.encode()), re.escape(after.encode())
-    alike = re.compile(rb"%b(\d{%d})%b" % (beside[0], len(number), beside[1]))
-    found = [int(at[1]) for text in texts for at in alike.finditer(text) if _alone(text, *at.span())]
-    return (min(found), max(found)) if found else _NONE
+    alike = re.compile(rb"%b(\d{%d})%b(?![0-9A-Za-z_])" % (beside[0], len(number), beside[1]))
+    for at in range(0, len(text), _PIECE):  # so that a thread that goes through it lets others run
+        yield from alike.finditer(text, at, at + _PIECE + len(word))

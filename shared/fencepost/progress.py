@@ -32,6 +32,12 @@ count, and a run may have thousands of them.
 """
 _MOST_ARGUMENTS: Final = 16_384
 """Characters of a call's arguments that are looked into."""
+_MOST_LOOKED: Final = 16 * _MOST_ARGUMENTS
+"""Of all arguments that differ within the turns that are compared."""
+MOST_MOVING: Final = 64
+"""Places in which calls may differ and be the same but for what only counts: each is looked for in all that
+the planner was told.
+"""
 _DEEPEST: Final = 32
 """Of a value within its arguments."""
 _SHOWN: Final = 60
@@ -89,10 +95,14 @@ class _Step:
         return tuple((tool, outcome) for tool, outcome, _ in self.calls)
 
     @cached_property
-    def asked(self) -> Mapping[_Path, Any]:
-        """What its calls asked, by where it stands."""
-        scalars = ((n, _scalars(arguments)) for n, (_, _, arguments) in enumerate(self.calls))
-        return {(n, *path): value for n, one in scalars for path, value in one.items()}
+    def _read(self) -> dict[int, Mapping[_Path, Any]]:
+        return {}
+
+    def asked(self, n: int) -> Mapping[_Path, Any]:
+        """What its call at this place asked, by where in the turn it stands; read once."""
+        if n not in self._read:
+            self._read[n] = {(n, *path): value for path, value in _scalars(self.calls[n][2]).items()}
+        return self._read[n]
 
     @property
     def named(self) -> str:
@@ -218,21 +228,37 @@ def _moving(
     places: Sequence[Sequence[_Step]], *, ids: bool
 ) -> Mapping[_Path, Sequence[Sequence[str]]] | None:
     """What only counts in the steps of each place of a circle, by where it stands; None where anything else
-    differs, or nothing does.
+    differs, more does than is looked into, or nothing does.
     """
     found: dict[_Path, Sequence[Sequence[str]]] = {}
+    looked = moving = 0
     for steps in places:
-        first = steps[0].asked
-        if any(step.asked.keys() != first.keys() for step in steps):
-            return None
-        for path in first:
-            values = [step.asked[path] for step in steps]
-            if all(type(value) is type(values[0]) and value == values[0] for value in values):
+        for n, calls in enumerate(zip(*(step.calls for step in steps), strict=True)):
+            texts = [arguments for _, _, arguments in calls]
+            if len(set(texts)) == 1:
                 continue
-            if (counted := counting(values, ids=ids)) is None:
+            looked += sum(map(len, texts))
+            if looked > _MOST_LOOKED:
                 return None
-            found[path] = [*found.get(path, ()), *counted]
+            for path, columns in _differing([step.asked(n) for step in steps], ids=ids):
+                moving += len(columns or ())
+                if columns is None or moving > MOST_MOVING:
+                    return None
+                found[path] = [*found.get(path, ()), *columns]
     return found or None
+
+
+def _differing(
+    asked: Sequence[Mapping[_Path, Any]], *, ids: bool
+) -> Iterator[tuple[_Path, Sequence[Sequence[str]] | None]]:
+    """Where one call's arguments differ from turn to turn, and what counts there; None for what does not."""
+    if any(one.keys() != asked[0].keys() for one in asked):
+        yield (), None
+        return
+    for path in asked[0]:
+        values = [one[path] for one in asked]
+        if not all(type(value) is type(values[0]) and value == values[0] for value in values):
+            yield path, counting(values, ids=ids)
 
 
 def _scalars(arguments: str) -> Mapping[_Path, Any]:

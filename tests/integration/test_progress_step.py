@@ -1,7 +1,9 @@
 """Planners that look through a list of things that are not there: told of it they get on, else they count."""
 
 import json
+import threading
 from collections.abc import Iterator
+from typing import Any
 from uuid import UUID, uuid4
 
 import psycopg
@@ -11,9 +13,11 @@ from pydantic import BaseModel
 from fencepost import App, Attempt, Context, Effect, Proposal, Turn
 from fencepost.ledger import signals
 from fencepost.ledger.connect import connect
+from fencepost.progress import stuck
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
+from fencepost_workers import planner
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.step import Step
@@ -63,7 +67,20 @@ def go(shop: Shop) -> None:
             assert shop.idle()
 
 
-def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop) -> None:
+@pytest.fixture
+def asked_by(monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
+    """The threads in which it was looked whether a run gets on."""
+    threads: set[threading.Thread] = set()
+
+    def watched(*args: Any, **options: Any) -> str | None:
+        threads.add(threading.current_thread())
+        return stuck(*args, **options)
+
+    monkeypatch.setattr(planner, "stuck", watched)
+    return threads
+
+
+def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop, asked_by: set[threading.Thread]) -> None:
     asked = {"input": {"skus": SKUS}, "signal": {}, "nothing": {}, "ids": {"ids": True}}
     runs: dict[str, UUID] = {}
     with psycopg.connect(shop.database.dsns["producer"]) as connection:
@@ -77,6 +94,7 @@ def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop) -> None:
     go(shop)
     found = dict(shop.sql("SELECT run_key, status FROM fencepost.runs"))
     assert found == {"input": "COMPLETED", "signal": "COMPLETED", "ids": "COMPLETED", "nothing": "STOPPED"}
+    assert {thread.name.partition("_")[0] for thread in asked_by} == {"tool"}, "never on the loop"
     (why,) = shop.sql("SELECT stop_reason, stop_detail FROM fencepost.runs WHERE run_key = 'nothing'")
     assert why == (
         "no_progress",

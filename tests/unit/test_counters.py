@@ -1,6 +1,9 @@
 """Which values of arguments only count: a table, and what a planner was told."""
 
+import itertools
 import json
+import re
+import string
 import time
 from typing import Any
 from uuid import UUID
@@ -9,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.counters import MOST_BYTES, MOST_CHARS, Heard, counting, unmoving
+from fencepost.counters import MOST_BYTES, MOST_CHARS, MOST_SEARCHED, Heard, counting, unmoving
 
 IDS = [str(UUID(int=2**64 * n + 2**90 + 99 * n)) for n in range(1, 6)]
 NONCES = ["9f3a1c0b", "1b7e22d4", "c04d9a1f", "77a0b3ce", "deadbeef"]
@@ -88,6 +91,9 @@ def test_every_value_is_judged(values: list[Any]) -> None:
         (["101", "102", "103"], "rooms 1010 to 1200", False),
         (["11", "12", "13"], "pages 10 to 20", False),
         (["x9", "x10"], json.dumps("x9\tx10\u00e9x"), True),
+        (["123"], json.dumps("\u00e9123"), True),
+        (["AB-123"], " " * (2**16 - 3) + "AB-123", True),
+        (["AB-123"], " " * (2**16 - 6) + "AB-1234", False),
         (["x1", "x2", "x3", "x4"], "x1 x4", True),
         (["x1", "x2", "x3", "x4", "x5"], "x1 x4", False),
         (IDS, IDS[0].upper(), False),
@@ -105,6 +111,52 @@ def test_how_much_is_searched_is_bounded() -> None:
     assert Heard([far]).half(["1", "2"]) is False
     assert Heard([far[-8:], far]).half(["x1", "x2"]) is True
     assert time.perf_counter() - begun < 5
+
+
+def test_no_more_is_searched_than_settles_it() -> None:
+    absent, there = [f"x{n}y{n}z{n}" for n in range(10)], b"x0y0z0 x1y1z1 x2y2z2 x3y3z3 x4y4z4 " * 9
+    one = Heard([there])
+    one.half(absent[:1])
+    heard = Heard([there])
+    assert heard.half(absent) is True
+    assert heard.searched == 5 * one.searched
+    assert heard.half(absent[::-1]) is True, "of what was searched for once"
+    assert heard.searched == 10 * one.searched
+    heard = Heard([there])
+    assert heard.half(absent[5:]) is False
+    assert heard.searched == 3 * one.searched
+
+
+@pytest.mark.parametrize("shape", ["k{n}x{n}y", "page-{n:04}x{n}", "{n:09}", "a{n:012}"])
+def test_how_much_is_searched_for_is_bounded(shape: str) -> None:
+    """Once nobody can tell any more, what only counts is taken for something that means something."""
+    heard = Heard([b"1 2 3 " * (MOST_BYTES // 64)])
+    columns = [[shape.format(n=n * 10**m) for n in range(1, 11)] for m in range(1, 64)]
+    before, answers = 0, []
+    for words in itertools.chain(
+        columns, [[f"{letter}{word}" for word in columns[0]] for letter in string.ascii_letters]
+    ):
+        answers.append(heard.half(words))
+        assert heard.searched - before < MOST_SEARCHED / 2
+        before = heard.searched
+    assert answers[0] is False
+    assert answers[-1] is True
+    assert heard.searched < 1.5 * MOST_SEARCHED
+
+
+def test_among_more_numbers_than_are_looked_at_every_number_is() -> None:
+    few, many = b"3001 3005 ", b"7000 " * 200_000
+    assert Heard([few, many[:1000]]).half(["8001", "8002"]) is False
+    assert Heard([few, many]).half(["8001", "8002"]) is True
+
+
+@given(st.text('0123456789-AB "\\nu', max_size=60), st.from_regex(r"\A(A-|AB|-)?[0-9]{3}B?\Z"))
+def test_a_number_is_heard_where_it_stands_or_between_two_that_do(text: str, word: str) -> None:
+    before, number, after = re.split(r"(\d+)", word)
+    plainly = Heard([text.encode()])
+    stand = [n for n in range(1000) if plainly._has(f"{before}{n:03}{after}".encode())]
+    expected = bool(stand) and min(stand) <= int(number) <= max(stand)
+    assert Heard([text.encode()]).half([word]) is expected
 
 
 @pytest.mark.parametrize(

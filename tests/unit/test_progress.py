@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from fencepost import App, Contract, Effect, Request
 from fencepost.ledger.reads import ContextCall
-from fencepost.progress import FAR, LONGEST, PATIENCE, stuck
+from fencepost.progress import FAR, LONGEST, MOST_MOVING, PATIENCE, stuck
 from fencepost.tools import Tool
 
 N = 3
@@ -115,6 +115,12 @@ GETS_STUCK = {
     "A, B, and a counter in one": list(
         itertools.chain.from_iterable((one("look", n=n), one("look", "x", note="b")) for n in range(2 * N))
     ),
+    "as many places change as are looked for": [
+        one("look", tags=[str(n + m) for m in range(MOST_MOVING)]) for n in range(2 * N)
+    ],
+    "a long call beside one that counts": [
+        one("look", note="x" * 100_000) + one("look", n=n) for n in range(2 * N)
+    ],
     "calls that are beside it, and stay": [one("look", "?DISPATCHING", n=1)] * N,
 }
 GETS_ON = {
@@ -142,6 +148,15 @@ GETS_ON = {
     ],
     "a word, at another place of a list that is spelled alike": [
         [("look", {"a": [n], "a[0]": word}, "[]")] for n, word in enumerate(WORDS)
+    ],
+    "more places change than are looked for": [
+        one("look", tags=[str(n + m) for m in range(MOST_MOVING + 1)]) for n in range(20)
+    ],
+    "more places change, in two calls": [
+        [call for m in range(MOST_MOVING + 1) for call in one("look", n=n + m)] for n in range(20)
+    ],
+    "more differs than is looked into": [
+        [call for m in range(4) for call in one("look", n=n + m, note="x" * 14_000)] for n in range(20)
     ],
     "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
 }

@@ -137,8 +137,7 @@ class Planner(Role):
         def known_tool(name: str, version: int) -> Tool | None:
             return app.registry.get((name, version))
 
-        repeats, given = budget_of(run.request).repeats, partial(_given, run, agent, heard)
-        still = stuck(known.calls, repeats, known_tool, given, model=agent is not None)
+        still = await self._still(run, known, known_tool, partial(_given, run, agent, heard))
         if still is not None:
             why = StopReason.NO_PROGRESS
             return c.RecordPlanLost(**fields, code=why, message=still, stop=why, spent=Spent())
@@ -165,6 +164,20 @@ class Planner(Role):
             log.warning("planner %s failed on run %s", run.planner, run.id, exc_info=True)
             code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
         return c.RecordPlanLost(**fields, code=code, message=message)
+
+    async def _still(
+        self,
+        run: Run,
+        known: Known,
+        tool: Callable[[str, int], Tool | None],
+        given: Callable[[], Sequence[str]],
+    ) -> str | None:
+        """Why the run makes no progress, if it makes none; beside the loop: there may be much to search."""
+        repeats = budget_of(run.request).repeats
+        if len(known.calls) < repeats:  # of fewer none is
+            return None
+        ask = partial(stuck, known.calls, repeats, tool, given, model=self._agent(run) is not None)
+        return await asyncio.get_running_loop().run_in_executor(self.worker.executor, ask)
 
     async def _proposed(
         self, plan: c.Plan, held: Held, spec: PlannerSpec, context: Context, kept: Mapping[str, int]
