@@ -66,6 +66,8 @@ WINDOW: Final = 32_000
 MAX_OUTPUT: Final = 4096
 FRAME: Final = 2048
 """Bytes of a request beside its instructions, tools and transcript, at most."""
+SUPPORTED: Final = "pydantic-ai-slim>=2.68,<3"
+"""The versions of pydantic-ai whose agents are known here."""
 _LONGEST_S: Final = 86_400.0
 _FOREIGN: Final = re.compile(r"[^A-Za-z0-9_.:-]")
 
@@ -237,7 +239,12 @@ class _PydanticAi(Hosted):
         return str(self._agent.model.system)
 
     def _instructions(self) -> str:
-        kept = (getattr(one, "instruction", one) for one in getattr(self._agent, "_instructions", ()))
+        try:
+            kept = [one.instruction for one in self._agent._instructions]  # noqa: SLF001 - nothing else has them
+        except AttributeError as error:
+            raise UsageError(
+                f"what this pydantic-ai tells its agents cannot be read ({error}); install {SUPPORTED}"
+            ) from None
         return "\n\n".join(one for one in kept if isinstance(one, str))
 
     async def _asked(self, told: Transcript) -> Any:

@@ -1,0 +1,147 @@
+"""What a hosted agent's client sends and hears: once, where it can be read, and nothing else counts."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import anthropic
+import httpx2
+import openai
+import pydantic_ai
+import pytest
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+
+from fencepost.breaker import set_up_wrong
+from fencepost.errors import UsageError
+from fencepost.models import Spent
+from fencepost.states import StopReason
+from fencepost.views import Context
+from fencepost_workers.models import NoTurn
+from fencepost_workers.models.hosted import Hosted, pydantic_ai_planner
+from fencepost_workers.models.overheard import Line, Refused
+from tests.unit.test_model_hosted import (
+    APP,
+    HOSTS,
+    JSON,
+    Host,
+    answering,
+    by_chat,
+    by_pydantic_ai,
+    completion,
+    heard_at,
+    message,
+    response,
+)
+from tests.unit.test_model_requests import provider
+
+
+def test_what_nobody_heard_asked_for_is_no_answer_and_is_charged_as_held() -> None:
+    def answer(messages: Any, info: AgentInfo) -> pydantic_ai.ModelResponse:
+        said = {"finish_reason": "stop"}
+        return pydantic_ai.ModelResponse([pydantic_ai.TextPart("Done.")], provider_details=said)
+
+    model: Any = FunctionModel(answer)
+    model.client = openai.AsyncOpenAI(api_key="none", max_retries=0)
+    plan = pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
+    with pytest.raises(NoTurn, match="no request was heard") as found:
+        asyncio.run(plan(Context("r", "t", "p", "x", 1)))
+    assert (found.value.code, found.value.spent) == ("unheard", None)
+
+
+class Elsewhere(openai.AsyncOpenAI):
+    """A client that asks at an address of its own."""
+
+    async def _prepare_options(self, options: Any) -> Any:
+        return options.model_copy(update={"url": "/models/m:predict"})
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_nothing_is_asked_where_nobody_could_read_the_answer(host: Host) -> None:
+    def elsewhere(client: openai.AsyncOpenAI) -> Hosted:
+        return host(Elsewhere(api_key="none", base_url=client.base_url, max_retries=0))
+
+    lost, asked = heard_at(elsewhere, answering(completion("stop")))
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.spent, asked) == ("not_started", Spent(), [])
+    assert "/models/m:predict answers: ask an address that ends with /responses, " in lost.message
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_an_answer_that_is_not_said_to_be_json_is_no_turn(host: Host) -> None:
+    told = completion("stop") if host is by_chat else response(message(status="completed"))
+    for kind in ("text/plain", "text/event-stream"):
+        lost, _ = heard_at(host, answering(told, head=f"content-type: {kind}\r\n"))
+        assert isinstance(lost, NoTurn), lost
+        assert (lost.code, lost.spent) == ("unreadable_answer", None)
+        assert f"'{kind}': ask where application/json is answered" in lost.message
+
+
+def test_a_client_whose_answers_nobody_could_read_is_refused_where_it_is_declared() -> None:
+    said: Any = {"region": "r", "project_id": "p", "access_token": "none", "max_retries": 0}
+    vertex = AnthropicProvider(anthropic_client=anthropic.AsyncAnthropicVertex(**said))
+    with pytest.raises(
+        UsageError, match="count or read what the agent's client, AsyncAnthropicVertex, hears"
+    ):
+        pydantic_ai_planner(pydantic_ai.Agent(AnthropicModel("m", provider=vertex)), APP, tools=["pay"])
+
+
+@pytest.mark.parametrize("host", [by_pydantic_ai, by_chat])
+def test_what_a_provider_filtered_is_told_as_that_where_a_framework_makes_an_answer_of_it(host: Host) -> None:
+    def azure(client: openai.AsyncOpenAI) -> Hosted:
+        said: Any = {"api_key": "none", "api_version": "v", "base_url": client.base_url, "max_retries": 0}
+        return host(openai.AsyncAzureOpenAI(**said))
+
+    filtered = {"error": {"code": "content_filter", "message": "no"}}
+    lost, _ = heard_at(azure, answering(filtered, "400 Bad Request"))
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.stop, lost.spent) == ("content_filter", StopReason.REFUSED, Spent())
+
+
+def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:
+    request = httpx2.Request("POST", "http://127.0.0.1:1")
+    first = openai.BadRequestError("stale", response=httpx2.Response(400, request=request), body=None)
+    try:
+        try:
+            raise first
+        except openai.BadRequestError:
+            raise Refused("once in a turn")  # noqa: B904 - as where a framework asks again
+    except Refused as error:
+        again = openai.APIConnectionError(request=request)
+        again.__cause__ = error
+    heard = Line(99, requests=2).broken(again, datetime(2026, 1, 1, tzinfo=UTC), str)
+    assert (heard.answer.code, heard.free) == ("http_400", True)
+    unknown = Line(99, requests=1).broken(ValueError("x"), datetime(2026, 1, 1, tzinfo=UTC), str)
+    assert (unknown.answer.code, unknown.free) == ("planner_error", False)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_redirect_is_an_answer_and_a_deployment_that_is_set_up_wrong(host: Host) -> None:
+    """The SDK's client would follow it, with a second request."""
+    moved = answering({}, "307 Temporary Redirect", JSON + "location: /elsewhere\r\n")
+    lost, asked = heard_at(host, moved)
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.spent, set_up_wrong(lost.code), len(asked)) == ("http_307", Spent(), True, 1)
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Host) -> None:
+    """What a framework adds by itself, here instructions that nobody knows before they are made."""
+
+    async def ask() -> None:
+        async with (
+            provider(answering(response(message(status="completed")))) as heard,
+            openai.AsyncOpenAI(api_key="none", base_url=heard.url, max_retries=0) as client,
+        ):
+            hosted = host(client)
+            if hosted.framework == "pydantic-ai":
+                hosted._agent.instructions(lambda _context: "x" * 200_000)
+            else:
+                hosted._agent.instructions = lambda _context, _agent: "x" * 200_000
+            with pytest.raises(NoTurn, match="are held for") as found:
+                await hosted(Context("r", "t", "p", "x", 1))
+            assert (found.value.code, found.value.spent) == ("context_exceeded", Spent())
+            assert heard.heads == []
+
+    asyncio.run(ask())
