@@ -16,6 +16,7 @@ from fencepost.mcpoutcomes import classify_call, classify_question
 from fencepost.outbound import Outbound
 from fencepost.outcomes import Applied, Outcome, Refused, Sent, Unsure
 from fencepost.tools import Absent, Tool, Unclear
+from fencepost_workers.tools import mcp_http
 from fencepost_workers.tools.mcp import McpEngine
 from tests.integration import mcp_liar
 from tests.integration.mcp_liar import Answers
@@ -148,7 +149,10 @@ def test_what_comes_beside_an_answer_and_does_not_contradict_it_changes_nothing(
 
 
 @pytest.mark.parametrize("by", ["stdio", "events"])
-def test_another_answer_that_comes_after_the_first_is_still_heard(by: str) -> None:
+def test_another_answer_that_comes_after_the_first_is_still_heard(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_http, "AFTER_S", WITHIN_S)  # the stream ends, and nobody waits for that long
     outcome, _ = asked(Answers([result()], leaving=[OTHER]), by)
     assert isinstance(outcome, Unsure), outcome
     assert outcome.code == "doubtful_answer"
