@@ -10,10 +10,12 @@ import pytest
 
 from fencepost.ledger.verify import verify_run
 from fencepost_ops.database import LedgerDatabase
-from fencepost_ops.local import LocalPostgres
+from fencepost_ops.local import LocalPostgres, LocalValkey
+from fencepost_ops.sandbox.process import SandboxProcess
 from tests.databases import copied
 from tests.integration.guards_bench import CallTarget, attack
 from tests.integration.ledger_bench import TENANT, Bench, open_bench
+from tests.integration.model_desk import KEY, WIRES, Desk, modelled, seated
 from tests.integration.shell import Shell
 
 __all__ = ["copied"]
@@ -54,6 +56,32 @@ def target(module_bench: Bench, planned: tuple[UUID, UUID, UUID, int]) -> Iterat
     """The first of them, to be attacked in plain SQL."""
     with attack(module_bench) as opened:
         yield CallTarget(planned, opened)
+
+
+@pytest.fixture(scope="module")
+def valkey() -> Iterator[LocalValkey]:
+    """A Valkey for all tests of a module."""
+    with LocalValkey.start() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
+    """A sandbox that speaks for the models of a module."""
+    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
+        yield process
+
+
+@pytest.fixture
+def desk(
+    database: LedgerDatabase, valkey: LocalValkey, provider: SandboxProcess, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Desk]:
+    """Models by every wire that plan runs, and nothing wrong with them yet."""
+    monkeypatch.setenv("TEST_MODEL_KEY", KEY)
+    with seated(database, valkey, provider, modelled(provider)) as desk:
+        for model in WIRES:
+            desk.script(model)
+        yield desk
 
 
 @pytest.fixture

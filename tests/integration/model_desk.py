@@ -1,7 +1,8 @@
 """Runs planned by models, driven step by step, and the provider that speaks for these models."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
@@ -12,12 +13,14 @@ from pydantic import BaseModel
 from fencepost import App, Attempt, Context, Contract, Effect, Natural
 from fencepost.models import Price, Wire
 from fencepost.states import Queue
+from fencepost_ops.database import LedgerDatabase
+from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.step import Step
 from tests.answering import Said
-from tests.integration.step_shop import SECOND, Shop
+from tests.integration.step_shop import SECOND, Shop, opened
 
 ENQUEUE = "SELECT run FROM fencepost.enqueue_run('t', %s, %s, 1, 'svc:x', %s, interval '10 min')"
 KEY = "sk-this-is-nobodys-business"
@@ -131,6 +134,17 @@ class Desk:
             "SELECT body FROM fencepost.events WHERE run = %s AND type = %s ORDER BY seq", run, kind
         )
         return [body for (body,) in found]
+
+
+@contextmanager
+def seated(
+    database: LedgerDatabase, valkey: LocalValkey, provider: SandboxProcess, app: App
+) -> Iterator[Desk]:
+    """The desk of an app; afterwards the provider holds nothing back and spoils nothing."""
+    with opened(database, valkey, slots=10, app=app) as shop:
+        yield Desk(shop, provider)
+        provider.clear_faults()
+        provider.post("/models/release", {})
 
 
 def sse(*chunks: Any) -> Said:

@@ -26,8 +26,8 @@ from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_workers.models.hosted import Hosted, openai_agents_planner, pydantic_ai_planner
-from tests.integration.model_desk import COST, NOTE, PRICE, SCRIPT, Desk, Note
-from tests.integration.step_shop import SECOND, opened
+from tests.integration.model_desk import COST, NOTE, PRICE, SCRIPT, Desk, Note, seated
+from tests.integration.step_shop import SECOND
 
 ROB = {"name": "bank_rob", "id": "same", "arguments": {"key": "k"}}
 BURN = {"name": "note.burn", "id": "same", "arguments": {"key": "k"}}
@@ -43,17 +43,10 @@ WINDOW, MAX_OUTPUT = 8000, 300
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
-    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
-        script = {**SCRIPT, "turns": TURNS}
-        process.post("/models/script", {"models": dict.fromkeys([*HOSTS, "plain"], script)})
-        yield process
+def scripted(provider: SandboxProcess) -> SandboxProcess:
+    script = {**SCRIPT, "turns": TURNS}
+    provider.post("/models/script", {"models": dict.fromkeys([*HOSTS, "plain"], script)})
+    return provider
 
 
 def client(url: str, retries: int = 0) -> openai.AsyncOpenAI:
@@ -120,11 +113,9 @@ def hosting(url: str) -> App:
 
 
 @pytest.fixture
-def desk(database: LedgerDatabase, valkey: LocalValkey, process: SandboxProcess) -> Iterator[Desk]:
-    with opened(database, valkey, slots=10, app=hosting(process.url)) as shop:
-        yield Desk(shop, process)
-        process.clear_faults()
-        process.post("/models/release", {})
+def desk(database: LedgerDatabase, valkey: LocalValkey, scripted: SandboxProcess) -> Iterator[Desk]:
+    with seated(database, valkey, scripted, hosting(scripted.url)) as desk:
+        yield desk
 
 
 def test_hosted_agents_propose_and_end_and_what_goes_wrong_is_no_intent(desk: Desk) -> None:

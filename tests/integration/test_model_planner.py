@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Iterator
 
 import psycopg
 import pytest
@@ -12,7 +11,6 @@ from fencepost.models import Wire
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
-from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_workers.dispatcher import Dispatcher
 from fencepost_workers.planner import Planner
 from fencepost_workers.step import Step
@@ -27,38 +25,8 @@ from tests.integration.model_desk import (
     Desk,
     Note,
     chat_turn,
-    modelled,
 )
 from tests.integration.step_shop import SECOND, WITHIN_S, opened
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
-    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
-        yield process
-
-
-@pytest.fixture
-def desk(
-    database: LedgerDatabase,
-    valkey: LocalValkey,
-    process: SandboxProcess,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Iterator[Desk]:
-    monkeypatch.setenv("TEST_MODEL_KEY", KEY)
-    with opened(database, valkey, slots=10, app=modelled(process)) as shop:
-        desk = Desk(shop, process)
-        for model in WIRES:
-            desk.script(model)
-        yield desk
-        process.clear_faults()
-        process.post("/models/release", {})
 
 
 def test_by_each_wire_a_run_is_planned_to_its_end_and_what_it_used_is_known(desk: Desk) -> None:
@@ -261,6 +229,11 @@ def test_no_answer_in_time_and_no_key_are_told_as_what_they_are(
     assert KEY not in caplog.text
 
 
+EVERYTHING = """SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)
+ || (SELECT string_agg(body::text, ' ') FROM fencepost.events)
+ || (SELECT string_agg(arguments, ' ') FROM fencepost.calls)"""
+
+
 def echoed(url: str) -> App:
     app = App("echoed")
     place = app.dependency("place")
@@ -311,11 +284,7 @@ def test_what_was_said_is_told_again_and_a_key_that_is_echoed_is_hidden(
         codes = [lost["code"] for lost in desk.events(run, "ModelOutcomeUnknown")]
         assert codes == ["http_401", "http_307"]
         assert desk.run(run, "requests") == 3, "neither was read by a model"
-        everything = shop.sql(
-            "SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)"
-            " || (SELECT string_agg(body::text, ' ') FROM fencepost.events)"
-            " || (SELECT string_agg(arguments, ' ') FROM fencepost.calls)"
-        )[0][0]
+        everything = shop.sql(EVERYTHING)[0][0]
     assert "I note ***" in everything
     assert KEY not in everything + caplog.text
     assert [one.path for one in asked] == ["/v1/chat/completions"] * 5

@@ -1,6 +1,5 @@
 """What models think is sealed in its place: it goes back there, over the official SDKs, or is refused."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -11,8 +10,7 @@ from fencepost.models import Wire
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
-from tests.integration.model_desk import KEY, NOTE, WIRES, Desk, modelled
-from tests.integration.step_shop import opened
+from tests.integration.model_desk import KEY, NOTE, WIRES, modelled, seated
 
 THINKING = {
     "text": "I note it.",
@@ -24,25 +22,17 @@ THINKERS = [name for name, wire in WIRES.items() if wire is not Wire.CHAT]
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
-    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
-        turns = [THINKING, AGAIN, {"text": "Noted.", "thoughts": ["Done."]}]
-        process.post("/models/script", {"models": {name: {"turns": turns} for name in THINKERS}})
-        yield process
+def thinking(provider: SandboxProcess) -> SandboxProcess:
+    turns = [THINKING, AGAIN, {"text": "Noted.", "thoughts": ["Done."]}]
+    provider.post("/models/script", {"models": {name: {"turns": turns} for name in THINKERS}})
+    return provider
 
 
 def test_a_run_goes_on_with_what_its_model_thought_between_its_words_and_calls(
-    database: LedgerDatabase, valkey: LocalValkey, process: SandboxProcess, monkeypatch: pytest.MonkeyPatch
+    database: LedgerDatabase, valkey: LocalValkey, thinking: SandboxProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_MODEL_KEY", KEY)
-    with opened(database, valkey, slots=10, app=modelled(process)) as shop:
-        desk = Desk(shop, process)
+    with seated(database, valkey, thinking, modelled(thinking)) as desk:
         runs = [desk.enqueue(name, name) for name in THINKERS]
         desk.go()
         for run in runs:
@@ -80,10 +70,10 @@ def by_responses(url: str, order: list[int]) -> Any:
 
 
 @pytest.mark.parametrize("ask", [by_messages, by_responses])
-def test_what_was_thought_elsewhere_is_refused(process: SandboxProcess, ask: Any) -> None:
-    assert ask(process.url, [0, 1, 2, 3, 4, 5]).id.startswith("answer_")  # thought, text, thought, call, ...
-    assert ask(process.url, [1, 3, 5]).id  # what is not told at all is missed by nobody
+def test_what_was_thought_elsewhere_is_refused(thinking: SandboxProcess, ask: Any) -> None:
+    assert ask(thinking.url, [0, 1, 2, 3, 4, 5]).id.startswith("answer_")  # thought, text, thought, call, ...
+    assert ask(thinking.url, [1, 3, 5]).id  # what is not told at all is missed by nobody
     refused = (anthropic.BadRequestError, openai.BadRequestError)
     for order in ([0, 2, 4, 1, 3, 5], [1, 0, 2, 3, 4, 5], [0, 1, 3, 2, 4, 5], [0, 1, 2, 3, 5, 4]):
         with pytest.raises(refused, match=r"invalid signature|has to follow"):
-            ask(process.url, order)
+            ask(thinking.url, order)

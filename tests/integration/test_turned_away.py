@@ -2,43 +2,12 @@
 mend in the deployment ends none. The real SDKs, the sandbox's provider.
 """
 
-from collections.abc import Iterator
-
 import pytest
 
 from fencepost.ledger.connect import connect
 from fencepost.ledger.providers import waiting
 from fencepost.states import Queue
-from fencepost_ops.database import LedgerDatabase
-from fencepost_ops.local import LocalValkey
-from fencepost_ops.sandbox.process import SandboxProcess
-from tests.integration.model_desk import KEY, WIRES, Desk, modelled
-from tests.integration.step_shop import opened
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
-    with SandboxProcess(tmp_path_factory.mktemp("provider")) as process:
-        yield process
-
-
-@pytest.fixture
-def desk(
-    database: LedgerDatabase, valkey: LocalValkey, process: SandboxProcess, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Desk]:
-    monkeypatch.setenv("TEST_MODEL_KEY", KEY)
-    with opened(database, valkey, slots=10, app=modelled(process)) as shop:
-        desk = Desk(shop, process)
-        for model in WIRES:
-            desk.script(model)
-        yield desk
-        process.clear_faults()
+from tests.integration.model_desk import WIRES, Desk
 
 
 def test_a_request_that_its_provider_does_not_take_ends_the_run_and_says_why(desk: Desk) -> None:
