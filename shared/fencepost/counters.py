@@ -8,10 +8,11 @@ A value that differs from call to call counts if it is one of these, whatever st
   letters and digits take turns. Of a planner that may know more than it is told here, as code does and a
   model does not, ids mean something: it may well look for one after the other.
 
-They mean something, too, if the planner was told at least half of them: they stand in what it was given or in
-a result, or lie between two such that differ from them in their number alone (of three digits or more, of one
-length). Words are no counters, nor are dates and full minutes, nor what differs within a long text: whoever
-searches by another word, or day after day, looks for something.
+They mean something, too, if the planner was told at least half of them: they stand in what it was given, in
+what its tools declare, in a result, a receipt or an error (but for what that repeats of its own call), or lie
+between two such that differ from them in their number alone (of three digits or more, of one length). Words
+are no counters, nor are dates and full minutes, nor what differs within a long text: whoever searches by
+another word, or day after day, looks for something.
 """
 
 from __future__ import annotations
@@ -139,6 +140,16 @@ def _mark(word: str) -> str:
     if _WHOLE_UUID.fullmatch(word) or long or (_SECONDS.search(word) if when else mixed):
         return "*"
     return word
+
+
+def unechoed(text: str, arguments: str) -> str:
+    """A text without the words of these arguments, a number of theirs also within a word of its own."""
+    own = set(_WORD.findall(arguments))
+    return _WORD.sub(lambda at: "*" if at[0] in own else _without(at[0], own), text)
+
+
+def _without(word: str, own: set[str]) -> str:
+    return "-".join("*" if part.isdigit() and part in own else part for part in word.split("-"))
 
 
 def _digits(said: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 
 from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
-from fencepost.counters import Heard, counting, unmoving
+from fencepost.counters import Heard, counting, unechoed, unmoving
 from fencepost.states import CallState
 from fencepost.tools import Tool, load_result
 
@@ -38,6 +38,8 @@ MOST_MOVING: Final = 64
 """Places in which calls may differ and be the same but for what only counts: each is looked for in all that
 the planner was told.
 """
+_MOST_ASKED: Final = 1024 * 1024
+"""Of all arguments that are looked for in the errors of their own calls, the last ones first."""
 _DEEPEST: Final = 32
 """Of a value within its arguments."""
 _SHOWN: Final = 60
@@ -120,8 +122,8 @@ def stuck(
     """Why the run makes no progress, in a sentence that names tool and count; None while it does.
 
     `calls` are its own forward ones in the order proposed; `given` says what its planner was told beside
-    their results, and is asked at the last moment; `model` whether it knows no more than that. The run stands
-    still
+    what they brought, and is asked at the last moment; `model` whether it knows no more than that. The run
+    stands still
 
     - after `repeats` equal turns in a row, or rounds of a circle of `LONGEST` turns at most: the same calls
       with the same arguments and the same results, errors compared by their code;
@@ -156,9 +158,19 @@ def _again(kinds: Sequence[object], period: int, often: int) -> bool:
 
 
 def _heard(calls: Sequence[Told], given: Callable[[], Iterable[str]]) -> Iterator[bytes]:
-    """What its planner was told, what its last calls brought before what older ones did."""
+    """What its planner was told, what its last calls brought before what older ones did.
+
+    Not what an error repeats of its own call's arguments: whoever counts hears that, too.
+    """
     yield from (text.encode("utf-8", "replace") for text in given())
-    yield from (call.result for call in reversed(calls) if call.result is not None)
+    left = _MOST_ASKED
+    for call in reversed(calls):
+        if call.result is not None:
+            yield call.result
+        for said in filter(None, (call.error, call.receipt)):
+            own = call.arguments if left > 0 else ""
+            left -= len(own)
+            yield unechoed(said, own).encode("utf-8", "replace")
 
 
 def _circling(steps: Sequence[_Step], often: int) -> str:

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -274,6 +274,54 @@ def test_a_list_that_a_call_has_brought_is_walked_through(given: str) -> None:
 @pytest.mark.parametrize("given", [json.dumps(SKUS[:4]), '"AB-10400 1040 XAB-1041"', '"AB-0 to AB-9"'])
 def test_what_only_resembles_the_list_is_not_it(given: str) -> None:
     assert stuck(absent(SKUS), 5, tool, lambda: [given]) is not None
+
+
+IDS = [f"k{n}f3q9x00dz{9 - n}" for n in range(10)]
+
+
+def after(said: str, *, where: str, calls: Sequence[ContextCall]) -> list[ContextCall]:
+    """A turn of which this is told, before the others."""
+    (call,) = history([one("look", "!first")])
+    error, receipt = (said, None) if where == "error" else (None, said)
+    return [dataclasses.replace(call, turn=0, error=error, receipt=receipt), *calls]
+
+
+@pytest.mark.parametrize("where", ["error", "receipt"])
+def test_a_list_that_an_error_or_a_receipt_told_is_walked_through(where: str) -> None:
+    for words in (IDS, SKUS):
+        assert stuck(absent(words), 5, tool) is not None
+        known = f"bad_id: known are {', '.join(words)}"
+        assert stuck(after(known, where=where, calls=absent(words)), 5, tool) is None
+
+
+def failing(error: Callable[[str], str], words: Sequence[str]) -> list[ContextCall]:
+    return history([one("look", f"!no_such_id {error(word)}", note=word) for word in words])
+
+
+@pytest.mark.parametrize("words", [IDS, SKUS], ids=["ids", "numbers"])
+def test_what_an_error_repeats_of_its_own_call_was_not_told(words: Sequence[str]) -> None:
+    def echo(word: str) -> str:
+        return f"there is no {word}: '{word}' was looked for"
+
+    def choice(word: str) -> str:
+        return f"there is no {word}, there are {', '.join(words)}"
+
+    assert stuck(failing(echo, words), 5, tool) is not None
+    assert stuck(failing(choice, words), 5, tool) is None
+
+
+def test_a_number_that_an_error_repeats_within_a_word_was_not_told() -> None:
+    calls = history([one("look", f"!gone order AB-{n} is gone", n=n) for n in range(1040, 1050)])
+    assert stuck(calls, 5, tool) is not None
+
+
+def test_how_many_arguments_are_looked_for_in_errors_is_bounded() -> None:
+    """Beyond that an error is heard as it is."""
+    long = "x" * 2 * 1024 * 1024
+    calls = failing(lambda word: f"there is no {word}", IDS)
+    big = dataclasses.replace(calls[-1], turn=99, tool="job.state", arguments=json.dumps(long))
+    assert stuck([*calls, big], 5, tool) is None
+    assert stuck([*calls, dataclasses.replace(big, arguments="{}")], 5, tool) is not None
 
 
 def test_a_counter_beside_a_list_is_no_standstill() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -33,6 +33,7 @@ from fencepost.views import Signal
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.contexts import Contexts, Known, views
+from fencepost_workers.models.hosted import Hosted
 from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Message, Role
 
@@ -137,16 +138,17 @@ class Planner(Role):
         def known_tool(name: str, version: int) -> Tool | None:
             return app.registry.get((name, version))
 
-        still = await self._still(run, known, known_tool, partial(_given, run, agent, heard))
-        if still is not None:
-            why = StopReason.NO_PROGRESS
-            return c.RecordPlanLost(**fields, code=why, message=still, stop=why, spent=Spent())
         spec = app.find_planner(run.planner, run.planner_version)
         context = context_of(run, known, known_tool, heard)
         try:
             kept = pins(app.registry, ((call.tool, call.tool_version) for call in known.calls))
+            planner = self._planner(spec, kept)
+            given = partial(_given, context, agent, planner)
+            if (still := await self._still(run, known, known_tool, given)) is not None:
+                why = StopReason.NO_PROGRESS
+                return c.RecordPlanLost(**fields, code=why, message=still, stop=why, spent=Spent())
             with self.worker.interruptible():
-                turn, tools = await self._proposed(plan, held, spec, context, kept)
+                turn, tools = await self._proposed(plan, held, planner, context, kept)
             fault("planner.after_model")
             # It was read after the claim, so all that had happened until then is in it.
             seen = {"seen": max(run.seq, known.version)}
@@ -170,7 +172,7 @@ class Planner(Role):
         run: Run,
         known: Known,
         tool: Callable[[str, int], Tool | None],
-        given: Callable[[], Sequence[str]],
+        given: Callable[[], Iterable[str]],
     ) -> str | None:
         """Why the run makes no progress, if it makes none; beside the loop: there may be much to search."""
         repeats = budget_of(run.request).repeats
@@ -180,10 +182,14 @@ class Planner(Role):
         return await asyncio.get_running_loop().run_in_executor(self.worker.executor, ask)
 
     async def _proposed(
-        self, plan: c.Plan, held: Held, spec: PlannerSpec, context: Context, kept: Mapping[str, int]
+        self,
+        plan: c.Plan,
+        held: Held,
+        planner: models.Planner | models.ModelPlanner,
+        context: Context,
+        kept: Mapping[str, int],
     ) -> tuple[Turn, Mapping[str, Tool]]:
         """The next turn, and the tools it may propose; TimeoutError, NoTurn, or what the planner raises."""
-        planner = self._planner(spec, kept)
         left = held.remaining(plan.timeout)
         if isinstance(planner, models.ModelPlanner):
             # The ledger's time, counted on from the claim by a clock nobody sets (R6).
@@ -263,11 +269,18 @@ def _no_turn(lost: models.NoTurn, fields: Mapping[str, Any]) -> c.RecordPlanLost
     )
 
 
-def _given(run: Run, agent: AgentSpec | None, heard: Sequence[Signal]) -> list[str]:
+def _given(
+    context: Context, agent: AgentSpec | None, planner: models.Planner | models.ModelPlanner
+) -> Iterator[str]:
     """What its planner was told beside what its calls brought."""
-    said = [json.dumps(json.loads(run.request)["input"], ensure_ascii=False)]
-    said += [json.dumps(signal.body, ensure_ascii=False) for signal in heard]
-    return said if agent is None else [*said, agent.instructions]
+    yield json.dumps(context.input, ensure_ascii=False)
+    yield from (json.dumps(signal.body, ensure_ascii=False) for signal in context.signals)
+    yield from (turn.objection for turn in context.turns if turn.objection)
+    if agent is not None:
+        yield agent.instructions
+    if isinstance(planner, models.AgentPlanner | Hosted):
+        for tool in planner.declared.tools:
+            yield json.dumps([tool.name, tool.description, tool.schema], ensure_ascii=False)
 
 
 def _transcript(turn: Turn, judged: Sequence[Validated | Rejected]) -> str:
