@@ -13,7 +13,7 @@ import pytest
 from fencepost import App, Client, Context, Turn
 from fencepost import commands as c
 from fencepost.errors import Conflict, NotFound, UsageError
-from fencepost.ledger import load, standing
+from fencepost.ledger import concerns, load, standing
 from fencepost.ledger.connect import connect
 from fencepost.ledger.signals import Deaf, Sent, read_signals, send
 from fencepost.states import Queue
@@ -153,7 +153,7 @@ def test_how_many_there_are_is_read_of_asked_runs_alone_and_from_the_last_one(be
 
 def read_of_signals(bench: Bench, batch: Sequence[c.Command]) -> int:
     """How many rows of signals the batch reads."""
-    args = load.parameters(load.wanted(batch), WORKER_TTL) | standing.persons(batch)
+    args = concerns.parameters(concerns.wanted(batch), WORKER_TTL) | standing.persons(batch)
     with bench.owner.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {load.READ_REST}".encode(), args)
         ((plan,),) = cursor.fetchall()

@@ -16,8 +16,9 @@ from fencepost import lineage
 from fencepost.clock import parse_rfc3339
 from fencepost.decide.fold import Child, Known, Presented, Row
 from fencepost.events import PROOFS, Event
+from fencepost.ledger.concerns import Key
 from fencepost.ledger.folding import Folding
-from fencepost.ledger.load import Key, Loaded
+from fencepost.ledger.load import Loaded
 from fencepost.machine import evolve, next_row
 from fencepost.operations import Operation
 from fencepost.projection import projection_hash, replay, seal
