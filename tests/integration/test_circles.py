@@ -19,6 +19,7 @@ from tests.integration.family import LARGE, NESTED, begin, declare, grown, heard
 from tests.integration.ledger_bench import TENANT, Bench
 
 WIDE = replace(NESTED, depth=3, children=6, turns=16, calls=16, attempts=32)
+HOLD = "SELECT pg_advisory_xact_lock(hashtextextended(%s, 7))"
 IN_CIRCLE = "key_in_circle: whoever holds the key waits for this call: "
 
 
@@ -227,6 +228,19 @@ def test_what_is_looked_at_is_bounded_for_each_key(bench: Bench, monkeypatch: py
     assert [bench.state(turn.call_ids[0]) for turn in turns] == ["INTENT_RECORDED", "REJECTED"]
 
 
+def test_only_who_may_close_a_circle_by_beginning_waits_for_others_that_do(bench: Bench) -> None:
+    one, other, unsent = (bench.order() for _ in range(3))
+    _, _, below = start(bench, one)
+    start(bench, other)
+    ask(bench, bench.start(budget=LARGE, deadline_s=600), unsent)
+    (waits,) = ask(bench, below, other)
+    _, _, third = start(bench, bench.order())
+    with psycopg.connect(bench.database.owner) as holding:
+        holding.execute(HOLD, [TENANT])
+        assert claim(bench, below, waits) == c.Done("INTENT_RECORDED"), "it waits already"
+        assert bench.state(ask(bench, third, unsent)[0]) == "INTENT_RECORDED", "its holder waits for nobody"
+
+
 def test_of_two_that_begin_at_once_the_second_sees_the_first(bench: Bench) -> None:
     one, other = bench.order(), bench.order()
     _, _, below = start(bench, one)
@@ -240,7 +254,7 @@ def test_of_two_that_begin_at_once_the_second_sees_the_first(bench: Bench) -> No
 
     with psycopg.connect(bench.database.owner) as holding:
         # Both have their locks, and neither has looked yet.
-        holding.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 7))", [TENANT])
+        holding.execute(HOLD, [TENANT])
         threads = [threading.Thread(target=record, args=(turn,)) for turn in turns]
         for thread in threads:
             thread.start()

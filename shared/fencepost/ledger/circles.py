@@ -10,14 +10,15 @@ closed by several calls of a join of which any could be spared but not all, and 
 only later, as others of its join fail. The call that begins last is refused even where its own join could
 spare it: its planner is told.
 
-Only runs that have a parent can close one. Their waits begin one at a time in a tenant, by an advisory lock
-that is held until the COMMIT, so that of two that begin at once the second sees the first. What is looked at
-is bounded: a circle that is longer or wider ends at a deadline.
+Only runs that have a parent can close one, and only by a key whose holder has started a run. Such waits
+begin one at a time in a tenant, by an advisory lock that is held until the COMMIT, so that of two at once the
+second sees the first. A call that waits already is looked at without it: everybody sees its wait. What is
+looked at is bounded: a circle that is longer or wider ends at a deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -34,9 +35,17 @@ DEPTH: Final = 16
 MOST: Final = 256
 """Calls that are looked at along the way, of each key: a wide tree hides no circle of its neighbours'."""
 
-_ALONE: Final = (
-    "SELECT pg_advisory_xact_lock(hashtextextended(tenant, 7)) FROM unnest(%s::text[]) AS w (tenant)"
-)
+# OFFSET 0, and tenants that are not distinct: what is known to be equal is looked for by a tenant alone.
+_HELD: Final = """
+(SELECT o.tenant, o.call FROM fencepost.operations o WHERE o.key = w.key AND o.tenant = w.tenant OFFSET 0) o
+JOIN fencepost.calls c ON c.id = o.call AND c.tenant = o.tenant AND c.child IS NOT NULL AND c.live
+"""
+# Who may start a run locks the key of its call, which this batch has locked: a holder without one gets none.
+_ALONE: Final = f"""
+SELECT pg_advisory_xact_lock(hashtextextended(tenant, 7))
+FROM (SELECT DISTINCT w.tenant FROM unnest(%s::text[], %s::text[]) AS w (tenant, key)
+      WHERE EXISTS (SELECT FROM {_HELD}) ORDER BY w.tenant) AS one
+"""
 # Whether the run `r` waits for its call `k`, which is not over. What is detached is waited for at the run's
 # end, unless it was told to stop; and so is what has begun under a join that leaves its rest at work.
 _WAITED: Final = """
@@ -53,15 +62,14 @@ CASE
 _CHAINS: Final = f"""
 SELECT w.tenant, w.key, found.child, found.way
 FROM unnest(%s::text[], %s::text[]) AS w (tenant, key) CROSS JOIN LATERAL (
-    WITH RECURSIVE chain (child, way) AS (
-        SELECT c.child, ARRAY[c.tool || ' of run ' || c.run]
-        FROM fencepost.operations o JOIN fencepost.calls c ON c.id = o.call AND c.tenant = o.tenant
-        WHERE o.key = w.key AND o.tenant = w.tenant AND c.child IS NOT NULL AND c.live
+    WITH RECURSIVE chain (tenant, child, way) AS (
+        SELECT c.tenant, c.child, ARRAY[c.tool || ' of run ' || c.run] FROM {_HELD}
       UNION ALL
-        SELECT held.child, way || (held.tool || ' of run ' || held.run)
+        SELECT held.tenant, held.child, way || (held.tool || ' of run ' || held.run)
         FROM chain
-        JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = w.tenant
-        JOIN fencepost.calls k ON k.run = r.id AND k.tenant = r.tenant AND k.live AND {_WAITED}
+        JOIN fencepost.runs r ON r.id = chain.child AND r.tenant = chain.tenant
+        JOIN fencepost.calls k ON k.run = r.id AND k.tenant IS NOT DISTINCT FROM r.tenant AND k.live
+            AND {_WAITED}
         LEFT JOIN fencepost.operations o ON k.waits AND o.key = k.operation AND o.tenant = k.tenant
         JOIN fencepost.calls held ON held.id = CASE WHEN k.waits THEN o.call ELSE k.id END
             AND held.tenant = k.tenant AND held.child IS NOT NULL AND held.live
@@ -83,34 +91,40 @@ class Loaded(Protocol):
     # fmt: on
 
 
-def awaited(batch: Sequence[c.Command], loaded: Loaded) -> set[Key]:
-    """Keys for which calls of child runs may begin to wait: calls of other runs hold them."""
-    found: set[Key] = set()
+def awaited(batch: Sequence[c.Command], loaded: Loaded) -> dict[Key, bool]:
+    """Keys that calls of other runs hold, and for which calls of child runs wait; True: they may begin to."""
+    found: dict[Key, bool] = {}
     for x in batch:
         run = loaded.runs.get((x.tenant, x.run))
         if run is None or run.parent is None:
             continue
-        keys: list[str | None] = []
+        keys: dict[str | None, bool] = {}
         if isinstance(x, c.RecordTurn):
-            keys = [one.operation for one in x.proposals if isinstance(one, Validated)]
+            keys = {one.operation: True for one in x.proposals if isinstance(one, Validated)}
         elif isinstance(x, c.ClaimCall):
             call = loaded.calls[x.tenant, x.run].get(x.subject)
-            keys = [call.operation if call is not None else None]
-        held = (loaded.operations.get((x.tenant, key)) for key in keys if key is not None)
-        found |= {(x.tenant, o.key) for o in held if o is not None and operations.held(o) and o.run != run.id}
+            keys = {call.operation: not call.waits} if call is not None else {}
+        for key, begins in keys.items():
+            held = loaded.operations.get((x.tenant, key)) if key is not None else None
+            if held is not None and operations.held(held) and held.run != run.id:
+                found[x.tenant, held.key] = begins or found.get((x.tenant, held.key), False)
     return found
 
 
-def read(connection: Connection, pipeline: Pipeline, keys: Collection[Key]) -> Circles:
-    """What the holders of these keys wait for; no statement where nobody is about to wait."""
+def read(connection: Connection, pipeline: Pipeline, keys: Mapping[Key, bool]) -> Circles:
+    """What the holders of these keys wait for; no statement where nobody waits for any."""
     if not keys:
         return Circles()
-    held = sorted(keys)
-    connection.execute(_ALONE, [rows.text_array(sorted({tenant for tenant, _ in held}))])
-    tenants, named = (rows.text_array(part) for part in zip(*held, strict=True))
-    found = connection.execute(_CHAINS, [tenants, named, MOST])
+    if begun := [key for key, begins in keys.items() if begins]:
+        connection.execute(_ALONE, _arrays(begun))
+    found = connection.execute(_CHAINS, [*_arrays(keys), MOST])
     pipeline.sync()
     chains: dict[Key, list[tuple[UUID, str]]] = {}
     for tenant, key, child, way in found:
         chains.setdefault((tenant, key), []).append((child, ", which waits for ".join(way)))
     return Circles(chains)
+
+
+def _arrays(keys: Iterable[Key]) -> list[str]:
+    tenants, named = zip(*sorted(keys), strict=True)
+    return [rows.text_array(tenants), rows.text_array(named)]
