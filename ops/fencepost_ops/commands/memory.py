@@ -138,8 +138,8 @@ def grounding(session: Session, run: str, own: bool, tenant: str | None, as_json
 
     RUN is an id, the unique beginning of one, or a run key. Of the runs below it those count whose call has
     succeeded, and of a result that was taken over what it rested on when it was made: WHOSE says by which
-    call. TURN is the one that asked: what it brought is known to the turns after it. Of one run the same as
-    SQL: SELECT * FROM fencepost.grounding WHERE run = ...
+    call, the shortest way where there are several. TURN is the one that asked: what it brought is known to
+    the turns after it. Of one run the same as SQL: SELECT * FROM fencepost.grounding WHERE run = ...
     """
     with session.connection() as connection:
         owner, found = find.find_run(connection, run, tenant)
