@@ -137,6 +137,18 @@ def test_children_that_say_nothing_of_their_own_share_the_usual_budget() -> None
     assert slices.amounts(below)["children"] == 5
 
 
+def test_limits_that_nobody_named_are_shares_beside_one_that_was() -> None:
+    below: str | None = None
+    for n in range(5):
+        beneath = slices.amounts(below)
+        used = Usage(turns=1 + beneath["turns"], calls=5 + beneath["calls"], attempts=beneath["attempts"])
+        piece = slices.carve(Budget(), used, below, Budget(turns=2), starting=5 - n)
+        assert isinstance(piece, Budget), piece
+        assert (piece.turns, piece.children < 3) == (2, True)
+        below = slices.hold(below, UUID(int=n), slices.held_for(piece))
+    assert all(held <= getattr(Budget(), name) for name, held in slices.amounts(below).items() if held)
+
+
 @pytest.mark.parametrize(
     ("has", "used", "why"),
     [
