@@ -124,7 +124,9 @@ def write_key(folder: str | Path, since: datetime) -> SigningKey:
     private = Ed25519PrivateKey.generate()
     key = key_of(private, since)
     try:
-        Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not Path(folder).is_dir():
+            Path(folder).mkdir(mode=0o700, parents=True)
+            (Path(folder) / ".gitignore").write_text("*\n")  # of a folder that holds nothing but keys
         partial = Path(folder) / f".{key.file}.new"
         partial.touch(mode=0o600, exist_ok=False)
         partial.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))

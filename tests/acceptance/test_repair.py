@@ -78,7 +78,7 @@ def test_what_is_unknown_is_found_by_an_audit_repaired_and_its_run_goes_on(stage
     assert stage.ended(arrived) == ["COMPLETED"]
     assert stage.ended(never, *(run for run, _ in forgotten)) == ["STOPPED"] * 3
     assert stage.effects("repaired-1") == ["message", "debit"]
-    settled = f"every call of tenant {stage.tenant} is settled\n"
+    settled = f"no call of tenant {stage.tenant} is unknown, held or left to a person\n"
     assert fencepost(stage, "unresolved", "--tenant", stage.tenant).stdout == settled
     until("books that agree but for what is given up", lambda: len(audit(stage)) == len(forgotten))
 

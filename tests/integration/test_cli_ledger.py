@@ -118,7 +118,7 @@ def test_what_is_stored_never_reaches_the_terminal_raw(bench: Bench, shell: Shel
 
 
 def test_unresolved_calls_are_listed_and_their_exit_code_is_one(bench: Bench, shell: Shell) -> None:
-    assert shell.ok("unresolved") == "every call is settled\n"
+    assert shell.ok("unresolved") == "no call is unknown, held or left to a person\n"
     run, call = needs_repair(bench)
     result = shell("unresolved", role="reader")
     assert (result.exit_code, result.stderr) == (1, "")
@@ -187,7 +187,7 @@ def test_an_effect_that_was_not_offset_waits_for_a_person(bench: Bench, shell: S
     told = shell.ok("repair", str(call), "--offset", "--reason", "the bug is mended", "--by", "pat")
     assert told == f"the effect of call {call} is to be offset once more\n"
     assert bench.status(run) == "COMPENSATING"
-    assert shell.ok("unresolved", role="reader") == "every call is settled\n"
+    assert shell.ok("unresolved", role="reader") == "no call is unknown, held or left to a person\n"
 
 
 def test_an_effect_that_nothing_offsets_is_listed_until_a_person_leaves_it(
@@ -206,7 +206,7 @@ def test_an_effect_that_nothing_offsets_is_listed_until_a_person_leaves_it(
     assert (entry["call"], entry["again"]) == (str(call), False)
     told = shell.ok("repair", str(call), "--leave", "--reason", "nobody minds", "--by", "pat")
     assert told == f"the effect of call {call} stays as it is\n"
-    assert shell.ok("unresolved", role="reader") == "every call is settled\n"
+    assert shell.ok("unresolved", role="reader") == "no call is unknown, held or left to a person\n"
 
 
 def test_a_reader_may_not_settle_or_stop_anything(bench: Bench, shell: Shell) -> None:

@@ -126,7 +126,10 @@ def test_a_name_of_something_else_and_a_tenant_with_a_slip_are_told(bench: Bench
     said = f"there is a run {run} of tenant {TENANT}"
     assert shell.refused(2, "result", str(run)) == f"there is no call {run}; {said}"
     assert "there is no run" in shell.refused(2, "show", str(call), role="producer")  # who sees no calls
-    assert shell.ok("unresolved", "--tenant", "shpo") == "every call of tenant shpo is settled\n"
+    assert (
+        shell.ok("unresolved", "--tenant", "shpo")
+        == "no call of tenant shpo is unknown, held or left to a person\n"
+    )
     assert shell.ok("runs", "--tenant", "shpo") == "no runs of tenant shpo\n"
     waits = bench.debit(bench.enqueue("o-2"), "o-2")
     assert "INTENT_RECORDED: see what it waits for" in shell.refused(1, "unresolved", str(waits))

@@ -234,13 +234,14 @@ def test_a_new_key_signs_once_its_time_has_come(tmp_path: Path) -> None:
     folder = tmp_path / "keys"
     first = write_key(folder, NOW)
     second = write_key(folder, NOW + timedelta(hours=24))
+    assert (folder / ".gitignore").read_text() == "*\n", "no private key is committed by mistake"
     keys = read_keys(folder)
     assert [key.kid for key in keys] == [first.kid, second.kid]
     assert signing(keys, NOW - SECOND) is None
     assert signing(keys, NOW + SECOND) == keys[0]
     assert signing(keys, NOW + timedelta(hours=24)) == keys[1]
     assert {key["kid"] for key in jwks_of(keys)["keys"]} == {first.kid, second.kid}
-    assert [oct(path.stat().st_mode & 0o777) for path in folder.iterdir()] == ["0o600", "0o600"]
+    assert [oct(path.stat().st_mode & 0o777) for path in folder.glob("*.pem")] == ["0o600", "0o600"]
     token = sign(CAPABILITY, keys[0], audience="pay/default", method="POST", url=URL, body=BODY)
     assert verify(token, jwks_of(keys), **RIGHT) == CAPABILITY
 

@@ -203,6 +203,9 @@ def _document(app: FastAPI) -> dict[str, Any]:
     }
     for operations in told["paths"].values():
         for operation in operations.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "Idempotency-Key":  # asked for by `asked`, in words of its own
+                    parameter["required"] = True
             # What the framework would answer by itself; nothing is validated by it here.
             said = operation["responses"]
             if "HTTPValidationError" in str(said.get("422")):

@@ -68,7 +68,7 @@ def unresolved(
     if as_json:
         print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped, *waiting])
     elif not (found or left or stopped or waiting):
-        click.echo(f"every call{of(tenant)} is settled")
+        click.echo(f"no call{of(tenant)} is unknown, held or left to a person")
     else:
         form = full if verbose else brief
         lines = [line for one in found for line in form(one, stories[one.call], now)]
