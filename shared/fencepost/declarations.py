@@ -2,8 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast, get_type_hints
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
 
@@ -13,6 +13,7 @@ from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotApplied, UsageError
 from fencepost.mcp import ToolCall, ToolResult
+from fencepost.misspelt import refuse_unknown
 from fencepost.money import Money
 from fencepost.output import INLINE_BYTES, MAX_OUTPUT_BYTES, Output
 from fencepost.secrets import NAMES_A_SECRET, declared
@@ -79,6 +80,18 @@ class ToolOptions(TypedDict, total=False):
     memory: "MemorySpec | None"
     doubtful: Callable[[Any], bool] | None
     grounds: Callable[[Any], Iterable[Mapping[str, Any]]] | None
+
+
+_ELSEWHERE: Final = {
+    "app.dependency": tuple(part.name for part in fields(DependencySpec)),
+    "app.python": ("dependency",),
+    "an MCP server's tool": ("arguments", "remote", "definition", "errors_apply_nothing"),
+}
+
+
+def known_options(what: str, options: Mapping[str, object], kind: type = ToolOptions) -> None:
+    """UsageError for an option that no tool of this kind has, before it is ignored."""
+    refuse_unknown(what, options, {"effect", "returns", *kind.__annotations__}, _ELSEWHERE)
 
 
 def declared_tool(

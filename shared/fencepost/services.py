@@ -11,7 +11,15 @@ from pydantic import BaseModel
 
 from fencepost.books import BookReader
 from fencepost.contracts import Effect
-from fencepost.declarations import HttpTool, McpTool, PythonTool, ToolOptions, argument_model, declared_tool
+from fencepost.declarations import (
+    HttpTool,
+    McpTool,
+    PythonTool,
+    ToolOptions,
+    argument_model,
+    declared_tool,
+    known_options,
+)
 from fencepost.dependencies import Breaker, DependencySpec
 from fencepost.errors import UsageError
 from fencepost.mcp import McpServer, Remote, ToolCall
@@ -83,6 +91,7 @@ class Dependency:
         The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
         count as success; without it any 2xx does.
         """
+        known_options(f"tool {name}", options)
         if self.spec.base_url is None and not self.spec.hosts:
             raise UsageError(
                 f"dependency {self.spec.name} needs a base_url for the http tool {name}, or hosts=(...)"
@@ -143,6 +152,7 @@ class Dependency:
         `isError` proves that nothing happened; without, nobody knows. A result that is not what `returns` or
         the server's schema declares is an effect all the same, of which nobody vouches for the result.
         """
+        known_options(f"tool {name}", options)
         server = self.spec.mcp
         if server is None:
             raise UsageError(
@@ -172,6 +182,7 @@ class Dependency:
         Only its arguments are bound: that it does what its contract says is its own affair. Every exception
         but NotApplied leaves the outcome unknown.
         """
+        known_options(f"tool {name}", options)
 
         def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
             tool = declared_tool(
