@@ -18,6 +18,7 @@ from fencepost.capabilities import jwks_of, read_keys, verify, write_key
 from fencepost.commands import Send
 from fencepost.contracts import FirstFailure
 from fencepost.decide import dispatch
+from fencepost.events import EventType
 from fencepost.money import Money
 from fencepost.states import Queue
 from fencepost.tools import StoredRequest
@@ -168,6 +169,11 @@ class Vault:
         """Of the newest call."""
         return self.shop.sql(f"SELECT {column} FROM fencepost.calls ORDER BY id DESC LIMIT 1")[0][0]
 
+    def told_of_capabilities(self) -> list[bool]:
+        """Whether each attempt of the call tells of one, which `fencepost explain` says."""
+        asked = "SELECT (body::jsonb) ? 'capability' FROM fencepost.events WHERE call = %s AND type = %s"
+        return [told for (told,) in self.shop.sql(asked, self.call("id"), EventType.TOOL_ATTEMPT_STARTED)]
+
     def sent(self) -> bytes:
         return StoredRequest.from_text(self.call("request")).body
 
@@ -233,6 +239,7 @@ def test_a_repeat_carries_a_capability_of_its_own_and_the_ledger_holds_none(vaul
             break
     assert vault.call("state") == "SUCCEEDED"
     assert vault.refusals() == []
+    assert vault.told_of_capabilities() == [True, True]
     requests = vault.requests("twice")
     first, second = (request.headers[HEADER] for request in requests)
     assert first != second
@@ -327,6 +334,7 @@ def test_an_answer_that_echoes_the_token_is_kept_without_its_signature(
 
 def test_a_python_tool_is_handed_its_capability(vault: Vault) -> None:
     assert vault.run("note", "hand") == "SUCCEEDED"
+    assert vault.told_of_capabilities() == [False]
     (capability,) = vault.handed
     assert (capability["run"], capability["call"]) == (str(vault.call("run")), str(vault.call("id")))
     assert (capability["tenant"], capability["principal"], capability["attempt"]) == ("t", "svc:x", 1)

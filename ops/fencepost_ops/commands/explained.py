@@ -241,10 +241,10 @@ def _started(event: Event, data: Data) -> str:
     held = "".join(f" It holds {_share(share)}." for share in data.get("reserved") or ())
     request = f" It sends {_request(data['request'])}." if data.get("request") else ""
     digest = f" The request's fingerprint is {data['fingerprint'][:16]}." if data.get("fingerprint") else ""
-    whose = _said(event.principal)
-    may = f"Its capability is for {whose}, these arguments and this attempt alone, and ends with it"
+    whose = f"{_said(event.principal)}, these arguments and this attempt alone, and ends with it"
+    may = f" Its capability is for {whose}." if data.get("capability") else ""
     number = f"Attempt {event.attempt}{repeat} was committed before anything was sent"
-    return f"{number}, to be answered by {_until(event, data['deadline'])}.{request}{digest}{held} {may}."
+    return f"{number}, to be answered by {_until(event, data['deadline'])}.{request}{digest}{held}{may}"
 
 
 def _share(share: Data) -> str:

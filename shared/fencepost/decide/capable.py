@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from fencepost.authority import AuthorizationRequest
 from fencepost.authority.capabilities import Capability, capability_of
@@ -21,3 +22,8 @@ def granted(
     if asked is None or (tool.kind != "python" and tool.dependency.capability_header is None):
         return None
     return capability_of(asked, fence=call.fence, issued_at=fold.now, expires_at=deadline)
+
+
+def capability_said(tool: Tool) -> dict[str, Any]:
+    """What ToolAttemptStarted tells of an attempt whose dependency asks for capabilities."""
+    return {"capability": True} if tool.dependency.capability_header is not None else {}

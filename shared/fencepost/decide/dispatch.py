@@ -29,7 +29,7 @@ from fencepost.commands import (
 from fencepost.decide import allow, children, gate, holds, prints
 from fencepost.decide.approvals import ask, claim_awaiting
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
-from fencepost.decide.capable import granted
+from fencepost.decide.capable import capability_said, granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, refused_key, rejection, usage
 from fencepost.decide.stopping import after_call, stop
@@ -265,6 +265,7 @@ def start_attempt(
         "limit": holds.limit(call, tool),
         "reserve_ms": millis(spec.reserve),
         **allow.said(call, taken),
+        **capability_said(tool),
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
     if call.operation is not None:

@@ -117,6 +117,7 @@ def test_an_attempt_tells_which_allowances_it_holds() -> None:
     assert told.text.startswith(
         "Attempt 2, a repeat under the same key, was committed before anything was sent"
     )
+    assert told.text.endswith(held)
 
 
 def test_every_event_of_a_call_has_a_sentence() -> None:
