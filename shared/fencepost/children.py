@@ -33,13 +33,14 @@ class ChildSpec:
     is how long a turn waits that starts runs by this tool alone, and says nothing itself.
 
     A limit that `budget` names is given whole, or the call is refused with code `budget` and the limit's
-    name; if it is required, that stops its parent. `tokens` and `cost` may be left open (None): as the run is
-    started it gets an equal share of what its parent then has left, among the calls of the same turn whose
-    runs are still to be started and the parent itself; where nothing is left it is refused. A limit that is
-    as `Budget` has it, and with the usual budget every one but `children`, was named by nobody and is at most
-    that share, so that a turn may start several. A slice is the child's until its call has ended in any way: by its run's end what was not used comes back; where a person
-    settles the call, and the end of its run is not known, all of it counts as used. At most
-    `slices.MAX_OPEN` (256) runs of one run are open at once, whatever its budget says.
+    name; if it is required, that stops its parent. `tokens` and `cost` may be left open (None): as the
+    run is started it gets an equal share of what its parent then has left, among the calls of the same
+    turn whose runs are still to be started and the parent itself; where nothing is left it is refused. A
+    limit that is as `Budget` has it, and with the usual budget every one but `children`, was named by
+    nobody and is at most that share, so that a turn may start several. A slice is the child's until its
+    call has ended in any way: by its run's end what was not used comes back; where a person settles the
+    call, and the end of its run is not known, all of it counts as used. At most `slices.MAX_OPEN` (256)
+    runs of one run are open at once, whatever its budget says.
     """
 
     planner: str

@@ -249,7 +249,7 @@ class RunStory:
         elif kind == "ModelRequestStarted":
             self.requests += 1
         elif kind == "ModelOutcomeUnknown":
-            self.failures += 1
+            self.failures += not body.get("drained")  # nobody failed: its worker was to end
             self.requests -= body.get("taken") is False  # turned away unread
         elif kind == "ModelPassedOver" and isinstance(body.get("failures"), int):
             self.failures = body["failures"]
@@ -257,7 +257,8 @@ class RunStory:
             self.ended = None
         if kind in ("ModelResponseRecorded", "RunCompleted"):
             self.turns += 1
-            self.failures = 0 if kind == "ModelResponseRecorded" else self.failures
+        if kind in ("ModelResponseRecorded", "RunRepinned"):
+            self.failures = 0
         if kind in ("RunCompleted", "RunStopped"):
             self.ended = event.seq
 

@@ -952,10 +952,12 @@ BEGIN
         RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
             USING ERRCODE = 'FP001';
     END IF;
-    -- Whoever takes a result has to know whose words it is: the event that proved it says so.
-    IF NEW.proof IS DISTINCT FROM OLD.proof OR NEW.untrusted <> OLD.untrusted THEN
+    -- Whoever takes a result has to know whose words it is: the event that proved it says so. A key that is
+    -- taken anew, or let go unsent, has none: what proved its last holder's failure stays beside it.
+    IF (NEW.proof, NEW.untrusted, NEW.status) IS DISTINCT FROM (OLD.proof, OLD.untrusted, OLD.status) THEN
         IF (NEW.call IS NOT DISTINCT FROM OLD.call AND OLD.untrusted AND NOT NEW.untrusted)
-           OR (NEW.proof IS NOT NULL AND NOT NEW.untrusted AND EXISTS (
+           OR (NEW.status NOT IN ('open', 'released')
+               AND NEW.proof IS NOT NULL AND NOT NEW.untrusted AND EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE e.id = NEW.proof AND e.tenant = NEW.tenant
                 AND e.body ->> 'untrusted' = 'true')) THEN
             RAISE EXCEPTION 'operation %: nobody vouches for its result, and it says otherwise', NEW.key
