@@ -13,14 +13,16 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 
+from fencepost import App
 from fencepost.breaker import set_up_wrong
 from fencepost.errors import UsageError
-from fencepost.models import Spent
+from fencepost.models import ModelSpec, Spent, Wire
 from fencepost.states import StopReason
 from fencepost.views import Context
-from fencepost_workers.models import NoTurn
+from fencepost_workers.models import ModelTurn, NoTurn
 from fencepost_workers.models.hosted import Hosted, pydantic_ai_planner
 from fencepost_workers.models.overheard import Line, Refused
+from fencepost_workers.models.transcript import Transcript
 from tests.unit.test_model_hosted import (
     APP,
     HOSTS,
@@ -34,7 +36,7 @@ from tests.unit.test_model_hosted import (
     message,
     response,
 )
-from tests.unit.test_model_requests import provider
+from tests.unit.test_model_requests import KEY, provider
 
 
 def test_what_nobody_heard_asked_for_is_no_answer_and_is_charged_as_held() -> None:
@@ -145,3 +147,41 @@ def test_a_request_longer_than_what_is_held_for_it_does_not_go_out(host: Host) -
             assert heard.heads == []
 
     asyncio.run(ask())
+
+
+class Telling(Hosted):
+    """One whose framework asks once, and would end with what it was made with."""
+
+    framework = provider = "telling"
+
+    def _instructions(self) -> str:
+        return ""
+
+    async def _asked(self, told: Transcript) -> Any:
+        await self._client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        return self._agent
+
+
+def test_what_is_recorded_of_an_answer_has_no_key_of_its_client_in_it() -> None:
+    async def turn(finish: Any, said: dict[str, Any]) -> ModelTurn:
+        given = {"X-Auth": "Bearer another-secret"}
+        model = ModelSpec(name="m", wire=Wire.CHAT, model="m", dependency=App("a").dependency("d").spec)
+        async with (
+            provider(answering(said)) as heard,
+            openai.AsyncOpenAI(
+                api_key=KEY, base_url=heard.url, max_retries=0, default_headers=given
+            ) as client,
+        ):
+            return await Telling(finish, APP, ["*"], 9000, model, client)(Context("r", "t", "p", "x", 1))
+
+    said = completion("stop")
+    said["choices"][0]["message"]["content"] = f"It is {KEY}."
+    told = asyncio.run(turn({"key": [KEY, "another-secret"]}, said))
+    assert told.finish == {"key": ["***", "***"]}
+    assert KEY not in str(told)
+    assert asyncio.run(turn({"n": 1}, said)).finish == {"n": 1}
+    called = completion("tool_calls", calls=1)
+    called["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"] = f'{{"key":"{KEY}"}}'
+    proposed = asyncio.run(turn(None, called))
+    assert len(proposed.proposals) == 1
+    assert KEY not in str(proposed)

@@ -21,11 +21,9 @@ from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
 from fencepost.states import StopReason
 from fencepost.views import CallView, Context, TurnView
 from fencepost_workers import redaction
-from fencepost_workers.models import AgentPlanner, Asking, ModelTurn, NoTurn, Providers
-from fencepost_workers.models.answers import Facts, Means, Piece
+from fencepost_workers.models import AgentPlanner, Asking, NoTurn, Providers
 from fencepost_workers.models.hosted import Hosted, openai_agents_planner, pydantic_ai_planner
 from fencepost_workers.models.providers import KeyUnavailable, _key
-from fencepost_workers.models.transcript import Transcript
 from fencepost_workers.worker import Worker
 from tests.awaiting import until
 
@@ -315,32 +313,3 @@ def test_a_frameworks_error_is_told_without_its_clients_key(host: Callable[[Any]
     message = asyncio.run(ask())
     assert KEY not in message
     assert "no such key ***" in message
-
-
-class Telling(Hosted):
-    """One whose agent has said all that it says: what it would end with, and the facts of its answer."""
-
-    framework = provider = "telling"
-
-    def _instructions(self) -> str:
-        return ""
-
-    async def _asked(self, told: Transcript) -> tuple[Any, Facts | None]:
-        finish, facts = self._agent
-        return finish, facts
-
-
-def test_a_frameworks_answer_is_recorded_without_its_clients_key() -> None:
-    async def turn(finish: Any, *calls: Piece, text: str = "x") -> ModelTurn:
-        facts = Facts(ended=True, stop="stop", means=Means.EITHER, text=[text], calls=list(calls))
-        given = {"X-Auth": "Bearer another-secret"}
-        model = ModelSpec(name="m", wire=Wire.CHAT, model="m", dependency=App("a").dependency("d").spec)
-        async with openai.AsyncOpenAI(api_key=KEY, default_headers=given) as client:
-            hosted = Telling((finish, facts), App("hosted"), ["*"], 9000, model, client)
-            return await hosted(Context("r", "t", "p", "x", 1))
-
-    told = asyncio.run(turn({"key": [KEY, "another-secret"]}, text=f"It is {KEY}."))
-    assert told.finish == {"key": ["***", "***"]}
-    assert KEY not in str(told)
-    assert KEY not in str(asyncio.run(turn(None, Piece("t", "one", json.dumps({"key": KEY}), whole=True))))
-    assert asyncio.run(turn({"n": 1})).finish == {"n": 1}
