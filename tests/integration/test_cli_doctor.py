@@ -18,12 +18,6 @@ from tests.integration.ledger_bench import TENANT, Bench, open_bench
 from tests.integration.shell import Shell, needs_repair
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def broker(valkey: LocalValkey) -> Iterator[redis.Redis]:
     """The broker, empty and as it was before."""

@@ -48,12 +48,6 @@ def app() -> App:
     return made
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def shop(database: LedgerDatabase, valkey: LocalValkey) -> Iterator[Shop]:
     SEEN.clear()

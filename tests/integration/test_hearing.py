@@ -1,7 +1,7 @@
 """Hearing: who leaves a waiting queue untouched although it could take from it is deaf, nobody else is."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import redis
@@ -34,12 +34,6 @@ def test_a_queue_is_left_untouched_since(
     since: float | None, before: Look | None, look: Look, after: float | None
 ) -> None:
     assert untouched_since(since, before, look, LATE_S) == after
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
 
 
 class Clock:

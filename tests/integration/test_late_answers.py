@@ -1,7 +1,6 @@
 """A function that ends after its attempt was given up: what it says is filed, and settles the doubt."""
 
 import threading
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -57,12 +56,6 @@ def slow_app(slow: Slow) -> App:
 
     app.allow("svc:*", tools=["note.do"])
     return app
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
 
 
 @pytest.mark.parametrize(

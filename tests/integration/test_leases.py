@@ -23,12 +23,6 @@ TTL = timedelta(seconds=30)
 KEY = lease_key("shop", UUID(int=1))
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def raw(valkey: LocalValkey) -> Iterator[redis.Redis]:
     client = connect(valkey.url(), size=1)

@@ -26,12 +26,6 @@ class Port:
     pass_time: Callable[[], object] = lambda: None
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture(params=["redis", "virtual"])
 def port(request: pytest.FixtureRequest) -> Iterator[Port]:
     if request.param == "virtual":

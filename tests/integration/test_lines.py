@@ -73,12 +73,6 @@ def add(app: App, doings: Doings, name: str, **options: object) -> None:
     app.allow("svc:*", tools=[f"{name}.do"])
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def doings() -> Doings:
     return Doings()

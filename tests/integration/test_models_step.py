@@ -35,12 +35,6 @@ WHERE application_name = 'fencepost-planner' AND datname = current_database()
 
 
 @pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def provider(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SandboxProcess]:
     with SandboxProcess(tmp_path_factory.mktemp("provider")) as sandbox:
         models = {name: {"turns": [{"text": "Done."}]} for name in ("one", "other", "narrow")}

@@ -1,6 +1,5 @@
 """A run is done on what its planner and its verify function have seen, and on nothing that came later."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 from uuid import UUID
@@ -73,12 +72,6 @@ def test_what_its_verify_function_says_comes_first(family: Bench) -> None:
     turn = replace(family.finish_with(family.turn(run, claim)), seen=plan.run.seq, objection="not paid")
     assert family.one(turn) == c.Done("ACTING")
     assert family.events(run)[-1].data["objection"] == "not paid"
-
-
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
 
 
 def test_a_planner_says_up_to_which_change_it_was_told(

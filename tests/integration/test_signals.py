@@ -196,12 +196,6 @@ def test_a_run_that_waits_for_time_alone_is_made_due_and_one_with_open_calls_is_
     assert bench.sql(f"{due} WHERE subject = %s", busy) == [(False,)]
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 def test_a_planner_is_told_of_signals_in_order(database: LedgerDatabase, valkey: LocalValkey) -> None:
     app = App("hearing")
 

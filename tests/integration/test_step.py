@@ -27,12 +27,6 @@ from tests.awaiting import until
 from tests.integration.step_shop import WITHIN_S, Failing, Shop, opened, replaced
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def shop(database: LedgerDatabase, valkey: LocalValkey) -> Iterator[Shop]:
     with opened(database, valkey, slots=4) as one:

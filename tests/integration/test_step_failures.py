@@ -17,12 +17,6 @@ from fencepost_workers.step import Step
 from tests.integration.step_shop import Failing, Note, Shop, opened
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def shop(database: LedgerDatabase, valkey: LocalValkey) -> Iterator[Shop]:
     with opened(database, valkey, slots=4) as one:

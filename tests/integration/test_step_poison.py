@@ -33,12 +33,6 @@ KEYS = [f"k{n}" for n in range(32)]
 ASIDE = "SELECT failures, dead_at IS NOT NULL, error FROM fencepost.outbox WHERE subject = %s"
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def shop(database: LedgerDatabase, valkey: LocalValkey) -> Iterator[Shop]:
     # A small table is read whole, the damaged row with it; in one that has grown each is found by its key.

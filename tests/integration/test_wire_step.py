@@ -128,12 +128,6 @@ class Till:
         return found
 
 
-@pytest.fixture(scope="module")
-def valkey() -> Iterator[LocalValkey]:
-    with LocalValkey.start() as server:
-        yield server
-
-
 @pytest.fixture
 def till(database: LedgerDatabase, valkey: LocalValkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Till]:
     monkeypatch.setenv("BANK_TOKEN", f"Bearer {CANARY}")
