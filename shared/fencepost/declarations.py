@@ -73,6 +73,7 @@ class ToolOptions(TypedDict, total=False):
     egress: bool
     secrets: tuple[str, ...]
     poller: bool
+    cosmetic: tuple[str, ...] | None
     max_output_bytes: int
     inline_bytes: int
     promote: tuple[str, ...] | None
@@ -127,6 +128,7 @@ def declared_tool(
         egress=options.get("egress", False),
         secrets=declared(name, options.get("secrets", ())),
         poller=options.get("poller", False),
+        cosmetic=options.get("cosmetic"),
         output=_output(name, options),
         tenant_fields=options.get("tenant_fields", ("tenant",)),
         key=options.get("key"),
@@ -322,15 +324,22 @@ def _model_problems(tool: Tool) -> Iterator[str]:
     for name, info in tool.arguments.model_fields.items():
         if info.annotation is float:
             yield f"argument {name} is a float, which has no exact text; use int minor units, or Decimal"
+    names = stored_names(tool.arguments)
+    said: object = tool.cosmetic
+    if isinstance(said, str):
+        yield f"cosmetic={said!r} is a text; give names of arguments: cosmetic=({said!r},)"
+    elif unknown := [name for name in tool.cosmetic or () if name not in names]:
+        yield f"cosmetic= names no argument: {', '.join(unknown)} (there are {', '.join(sorted(names))})"
     fields = {"id"} if tool.returns is None else {"id", *tool.returns.model_fields}
     if tool.returns is not None and isinstance(tool.receipt, str) and tool.receipt not in fields:
         yield f"receipt={tool.receipt!r} is no field of {tool.returns.__name__}"
     for path in tool.output.promote or ():
-        if tool.returns is not None and path.partition(".")[0] not in _stored_fields(tool.returns):
+        if tool.returns is not None and path.partition(".")[0] not in stored_names(tool.returns):
             yield f"promote={path!r} is no field of {tool.returns.__name__}"
 
 
-def _stored_fields(model: type[BaseModel]) -> set[str]:
+def stored_names(model: type[BaseModel]) -> set[str]:
+    """What the fields of these arguments, or of this result, are called in what is stored."""
     return {info.serialization_alias or name for name, info in model.model_fields.items()}
 
 

@@ -212,9 +212,9 @@ class Tool:
     secrets: tuple[str, ...] = ()
     """Names, or patterns with `*`, of the secrets its arguments may name."""
     poller: bool = False
-    """Whether asking the same again and learning the same is its use: it counts as no standstill of a run,
-    which turns, time and cost still bound.
-    """
+    """Whether asking the same again and learning the same is its use, and no standstill of a run."""
+    cosmetic: tuple[str, ...] | None = None
+    """Arguments in which calls may differ and ask the same, as a try. None: names tell (`cosmetic.NAMED`)."""
     output: Output = USUAL
     """How much of its output is kept, and what of it a planner is shown."""
     describe: str = ""

@@ -1,18 +1,15 @@
-"""Planners that look through a list of things that are not there: told of it they get on, else they count."""
+"""Planners that ask again and again: for one thing after the other they get on, for the same they end."""
 
 import json
 import threading
 from collections.abc import Iterator
 from typing import Any
-from uuid import UUID, uuid4
 
 import psycopg
 import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Attempt, Context, Effect, Proposal, Turn
-from fencepost.ledger import signals
-from fencepost.ledger.connect import connect
 from fencepost.progress import stuck
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
@@ -23,14 +20,14 @@ from fencepost_workers.planner import Planner
 from fencepost_workers.step import Step
 from tests.integration.step_shop import Shop, opened
 
-SKUS = [f"AB-{n}" for n in range(1040, 1050)]
-IDS = [str(uuid4()) for _ in SKUS]
-"""Which its planner has from elsewhere."""
+MOST = 10
 ENQUEUE = "SELECT run FROM fencepost.enqueue_run('t', %s, 'finds', 1, 'svc:x', %s, interval '10 min')"
 
 
 class Sku(BaseModel):
     sku: str
+    attempt: int = 0
+    hint: str = ""
 
 
 def finding() -> App:
@@ -41,12 +38,22 @@ def finding() -> App:
     async def find(args: Sku, attempt: Attempt) -> dict[str, bool]:
         return {"found": False}
 
+    @stock.python("stock.guess", effect=Effect.READ, cosmetic=("hint",))
+    async def guess(args: Sku, attempt: Attempt) -> dict[str, bool]:
+        return {"found": False}
+
     @app.planner("finds", version=1)
     def plan(context: Context) -> Turn:
-        if len(context.calls) == len(SKUS):
+        n = len(context.calls)
+        if n > MOST:
             return Turn(finish="none is there")
-        of = IDS if context.input.get("ids") else SKUS
-        return Turn(proposals=[Proposal("stock.find", {"sku": of[len(context.calls)]})])
+        asks = {
+            "list": Proposal("stock.find", {"sku": f"AB-{n}"}),
+            "tries": Proposal("stock.find", {"sku": "AB-1", "attempt": n}),
+            "hints": Proposal("stock.guess", {"sku": "AB-1", "hint": f"{n}"}),
+            "hints of a list": Proposal("stock.guess", {"sku": f"AB-{n}", "attempt": n, "hint": f"{n}"}),
+        }
+        return Turn(proposals=[asks[context.input["asks"]]])
 
     app.allow("svc:*", tools=["stock.*"])
     return app
@@ -80,23 +87,17 @@ def asked_by(monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
     return threads
 
 
-def test_a_list_that_a_run_was_given_is_no_counter(shop: Shop, asked_by: set[threading.Thread]) -> None:
-    asked = {"input": {"skus": SKUS}, "signal": {}, "nothing": {}, "ids": {"ids": True}}
-    runs: dict[str, UUID] = {}
+def test_what_only_counts_is_no_progress(shop: Shop, asked_by: set[threading.Thread]) -> None:
     with psycopg.connect(shop.database.dsns["producer"]) as connection:
-        for key, input_ in asked.items():
-            row = connection.execute(ENQUEUE, [key, json.dumps(input_)]).fetchone()
-            assert row is not None
-            runs[key] = row[0]
-    with connect(shop.database.dsns["api"], "api") as connection:
-        to = ("t", runs["signal"])
-        signals.send(connection, *to, key="k", name="list", body=SKUS, sender="svc:x")
+        for asks in ("list", "tries", "hints", "hints of a list"):
+            connection.execute(ENQUEUE, [asks, json.dumps({"asks": asks})])
     go(shop)
-    found = dict(shop.sql("SELECT run_key, status FROM fencepost.runs"))
-    assert found == {"input": "COMPLETED", "signal": "COMPLETED", "ids": "COMPLETED", "nothing": "STOPPED"}
+    ends = shop.sql("SELECT run_key, calls, status, stop_reason, stop_detail FROM fencepost.runs ORDER BY 1")
+    same = "in a row with the same result while only"
+    assert ends == [
+        ("hints", 5, "STOPPED", "no_progress", f"stock.guess: called 5 times {same} hint changed"),
+        ("hints of a list", MOST + 1, "COMPLETED", None, None),
+        ("list", MOST + 1, "COMPLETED", None, None),
+        ("tries", 10, "STOPPED", "no_progress", f"stock.find: called 10 times {same} attempt changed"),
+    ]
     assert {thread.name.partition("_")[0] for thread in asked_by} == {"tool"}, "never on the loop"
-    (why,) = shop.sql("SELECT stop_reason, stop_detail FROM fencepost.runs WHERE run_key = 'nothing'")
-    assert why == (
-        "no_progress",
-        "stock.find: called 10 times in a row with the same result while only sku changed",
-    )

@@ -198,6 +198,8 @@ def test_an_http_tool_needs_a_base_url() -> None:
         ({"effect": Effect.REVERSIBLE, "intent": PER_PROPOSAL}, "REVERSIBLE and has no compensate function"),
         ({"contract": Contract(lookup=Lookup(strong=True))}, "has a lookup, but there is no lookup function"),
         ({"returns": Numbered, "receipt": "missing"}, "receipt='missing' is no field of Numbered"),
+        ({"cosmetic": "args"}, r"give names of arguments: cosmetic=('args',)"),
+        ({"cosmetic": ("n", "hint")}, "cosmetic= names no argument: hint (there are "),
     ],
 )
 def test_what_only_the_whole_can_show_is_found_by_check(options: dict[str, Any], complaint: str) -> None:

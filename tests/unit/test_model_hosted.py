@@ -223,7 +223,7 @@ def test_no_answer_may_be_longer_than_what_is_held_for_it(host: Host) -> None:
     assert body.get("store") in (False, None)
 
 
-def test_a_list_in_an_agents_instructions_is_one_that_its_runs_were_told() -> None:
+def test_an_agents_instructions_are_known_before_it_is_asked() -> None:
     client, told = openai.AsyncOpenAI(api_key="none", max_retries=0), "Settle o-17, o-23 and o-31."
     model = agents.OpenAIResponsesModel("m", client)
     hosted = openai_agents_planner(agents.Agent(name="d", instructions=told, model=model), APP, tools=["pay"])

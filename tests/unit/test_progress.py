@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,11 +13,11 @@ from pydantic import BaseModel
 
 from fencepost import App, Contract, Effect, Request
 from fencepost.ledger.reads import ContextCall
-from fencepost.progress import FAR, LONGEST, MOST_MOVING, PATIENCE, stuck
+from fencepost.progress import FAR, LONGEST, PATIENCE, stuck
 from fencepost.tools import Tool
 
 N = 3
-"""Of `repeats`: looks that differ in what only counts may come twice as often."""
+"""Of `repeats`: looks that differ in what counts by its name may come twice as often."""
 
 app = App("p")
 shop = app.dependency("shop", base_url="http://127.0.0.1:9")
@@ -39,9 +39,25 @@ def state(args: Args) -> Request:
     return Request.get("/state")
 
 
-@shop.http("mail.send", effect=Effect.IRREVERSIBLE, intent=lambda a: ("mail", a.n), contract=Contract())
+@shop.http("rack.look", effect=Effect.READ, cosmetic=("note",))
+def rack(args: Args) -> Request:
+    return Request.get("/rack")
+
+
+@shop.http(
+    "mail.send",
+    effect=Effect.IRREVERSIBLE,
+    intent=lambda a: ("mail", a.n),
+    contract=Contract(),
+    cosmetic=("note",),
+)
 def send(args: Args) -> Request:
     return Request.post("/mails", json={})
+
+
+@shop.http("mail.file", effect=Effect.IRREVERSIBLE, intent=lambda a: ("file", a.n), contract=Contract())
+def file(args: Args) -> Request:
+    return Request.post("/files", json={})
 
 
 app.memory("notes")
@@ -79,10 +95,6 @@ def one(name: str, came: str = "[]", **arguments: Any) -> list[Said]:
     return [(name, arguments, came)]
 
 
-def nested(depth: int, value: Any) -> dict[str, Any]:
-    return {"a": nested(depth - 1, value) if depth else value}
-
-
 A, B, C = one("look", n=1), one("look", "other", n=2), one("look", "third", n=3)
 D = one("look", "fourth", n=4)
 WORDS = ("gate", "pole", "wire", "rail", "post", "mesh", "nail", "bolt", "hook", "knob")
@@ -105,9 +117,11 @@ GETS_STUCK = {
     "a tool there is not": [one("nothing", "!unknown_tool")] * N,
     "one number changes": [one("look", n=n) for n in range(2 * N)],
     "one text changes": [one("look", note=f"try {n}") for n in range(2 * N)],
-    "one item of a list changes": [one("look", tags=["a", str(n)]) for n in range(2 * N)],
-    "one number changes, and it fails alike": [one("mail.send", "!402", n=n) for n in range(2 * N)],
-    "two numbers change": [one("look", n=n, note=f"{7 - n}") for n in range(2 * N)],
+    "one item of a list changes": [one("look", tags=["a", f"try {n}"]) for n in range(2 * N)],
+    "what its tool declares cosmetic changes": [one("rack.look", n=1, note=word) for word in ("a", "b", "c")],
+    "and it fails alike": [one("mail.send", "!402", n=1, note=word) for word in ("a", "b", "c")],
+    "one number changes, and it fails alike": [one("look", "!402", n=n) for n in range(2 * N)],
+    "two numbers change": [one("look", n=n * n, note=f"retry {7 - n}") for n in range(2 * N)],
     "four calls, and a counter in one": list(
         itertools.chain.from_iterable((one("look", n=n), A, B, C) for n in range(2 * N))
     ),
@@ -115,9 +129,6 @@ GETS_STUCK = {
     "A, B, and a counter in one": list(
         itertools.chain.from_iterable((one("look", n=n), one("look", "x", note="b")) for n in range(2 * N))
     ),
-    "as many places change as are looked for": [
-        one("look", tags=[str(n + m) for m in range(MOST_MOVING)]) for n in range(2 * N)
-    ],
     "a long call beside one that counts": [
         one("look", note="x" * 100_000) + one("look", n=n) for n in range(2 * N)
     ],
@@ -133,30 +144,20 @@ GETS_ON = {
     "a poller": [POLL] * 200,
     "a poller whose result changes slowly": [one("job.state", f"{n // 10} %") for n in range(200)],
     "one number changes, but not often": [one("look", n=n) for n in range(2 * N - 1)],
-    "each is an effect": [one("mail.send", "sent", n=n) for n in range(50)],
+    "each is an effect": [one("mail.file", "sent", n=n) for n in range(50)],
+    "each is one, of a tool that says what counts": [one("mail.send", "sent", n=n) for n in range(50)],
     "a circle of nine": [one("look", f"r{n}", n=n) for n in range(9)] * N,
     "another error each time": [one("look", f"!{code}") for code in ("a", "b", "c", "d")],
     "another word each time": [one("look", note=word) for word in WORDS],
     "a number and a word change": [one("look", n=n, note=word) for n, word in enumerate(WORDS)],
-    "numbers in no order": [one("look", n=n * n % 17) for n in range(17)],
-    "half as much each time": [one("look", n=2**n) for n in range(20, 0, -1)],
-    "a day after the other": [one("look", note=f"2026-11-{n:02}") for n in range(1, 29)],
+    "one rack after the other": [[("look", {"rack": n}, "[]")] for n in range(1, 41)],
+    "where each argument means something": [one("rack.look", n=n) for n in range(40)],
+    "each is an effect, whatever is declared": [one("mail.send", "sent", note=str(n)) for n in range(50)],
+    "a counter beside a list": [one("look", note=f"AB-{n}", n=n) for n in range(1040, 1060)],
     "one argument more": [[("look", {f"x{n}": 1}, "[]")] for n in range(20)],
     "a list that grows": [one("look", tags=["a"] * n) for n in range(20)],
     "a word, at a path that is spelled as another": [
-        [("look", {"a": {"b": n}, "a.b": word}, "[]")] for n, word in enumerate(WORDS)
-    ],
-    "a word, at another place of a list that is spelled alike": [
-        [("look", {"a": [n], "a[0]": word}, "[]")] for n, word in enumerate(WORDS)
-    ],
-    "more places change than are looked for": [
-        one("look", tags=[str(n + m) for m in range(MOST_MOVING + 1)]) for n in range(20)
-    ],
-    "more places change, in two calls": [
-        [call for m in range(MOST_MOVING + 1) for call in one("look", n=n + m)] for n in range(20)
-    ],
-    "more differs than is looked into": [
-        [call for m in range(4) for call in one("look", n=n + m, note="x" * 14_000)] for n in range(20)
+        [("look", {"a": {"n": n}, "a.n": word}, "[]")] for n, word in enumerate(WORDS)
     ],
     "the result changes with the argument": [one("look", f"page {n}", n=n) for n in range(20)],
 }
@@ -184,14 +185,13 @@ def test_the_sentence_names_tool_and_count() -> None:
     assert stuck(history([one("look", n=n) for n in range(6)]), N, tool) == (
         "look: called 6 times in a row with the same result while only n changed"
     )
-    assert stuck(history([[("look", {"a": {"b": [0, n]}}, "[]")] for n in range(6)]), N, tool) == (
-        "look: called 6 times in a row with the same result while only a.b[1] changed"
+    assert stuck(history([one("rack.look", note=word) for word in "abc"]), N, tool) == (
+        "rack.look: called 3 times in a row with the same result while only note changed"
     )
-
-
-def test_what_is_too_deep_is_not_looked_into() -> None:
-    deep = [[("look", nested(40, n), "[]")] for n in range(2 * N)]
-    assert "the whole changed" in (stuck(history(deep), N, tool) or "")
+    turns = itertools.chain.from_iterable(([*A, *one("look", page=n)], B) for n in range(6))
+    assert stuck(history(list(turns)), N, tool) == (
+        "look, then look: called 6 times in a row with the same result while only page changed"
+    )
 
 
 def test_a_long_name_of_a_planners_own_is_cut() -> None:
@@ -235,103 +235,3 @@ def test_when_a_reading_was_made_is_nothing_learnt() -> None:
     assert stuck(readings(*same), N, tool) is not None
     assert stuck(readings(*same[:-1], same[-1] | {"version": 4}), N, tool) is None
     assert stuck(readings(*same[:-1], same[-1] | {"stale": True}), N, tool) is None
-
-
-# -- lists ---------------------------------------------------------------------------------------------------
-
-SKUS = [f"AB-{n}" for n in range(1040, 1050)]
-
-
-def absent(skus: Sequence[str]) -> list[ContextCall]:
-    return history([one("look", note=sku) for sku in skus])
-
-
-def learnt(result: str) -> list[ContextCall]:
-    """A turn with this result, before those of a list."""
-    (call,) = history([one("look", "list")])
-    return [dataclasses.replace(call, turn=0, result=result.encode())]
-
-
-GIVEN = {
-    "in the run's input": json.dumps({"skus": SKUS}),
-    "in a text, line by line": json.dumps("Look for:\n" + "\n".join(SKUS)),
-    "from the first to the last": '"Look for AB-1040 to AB-1049."',
-    "half of them": json.dumps(SKUS[::2]),
-}
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_a_list_that_the_planner_was_told_is_walked_through(given: str) -> None:
-    assert stuck(absent(SKUS), 5, tool) is not None
-    assert stuck(absent(SKUS), 5, tool, lambda: [given]) is None
-
-
-@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
-def test_a_list_that_a_call_has_brought_is_walked_through(given: str) -> None:
-    assert stuck([*learnt(given), *absent(SKUS)], 5, tool) is None
-
-
-@pytest.mark.parametrize("given", [json.dumps(SKUS[:4]), '"AB-10400 1040 XAB-1041"', '"AB-0 to AB-9"'])
-def test_what_only_resembles_the_list_is_not_it(given: str) -> None:
-    assert stuck(absent(SKUS), 5, tool, lambda: [given]) is not None
-
-
-IDS = [f"k{n}f3q9x00dz{9 - n}" for n in range(10)]
-
-
-def after(said: str, *, where: str, calls: Sequence[ContextCall]) -> list[ContextCall]:
-    """A turn of which this is told, before the others."""
-    (call,) = history([one("look", "!first")])
-    error, receipt = (said, None) if where == "error" else (None, said)
-    return [dataclasses.replace(call, turn=0, error=error, receipt=receipt), *calls]
-
-
-@pytest.mark.parametrize("where", ["error", "receipt"])
-def test_a_list_that_an_error_or_a_receipt_told_is_walked_through(where: str) -> None:
-    for words in (IDS, SKUS):
-        assert stuck(absent(words), 5, tool) is not None
-        known = f"bad_id: known are {', '.join(words)}"
-        assert stuck(after(known, where=where, calls=absent(words)), 5, tool) is None
-
-
-def failing(error: Callable[[str], str], words: Sequence[str]) -> list[ContextCall]:
-    return history([one("look", f"!no_such_id {error(word)}", note=word) for word in words])
-
-
-@pytest.mark.parametrize("words", [IDS, SKUS], ids=["ids", "numbers"])
-def test_what_an_error_repeats_of_its_own_call_was_not_told(words: Sequence[str]) -> None:
-    def echo(word: str) -> str:
-        return f"there is no {word}: '{word}' was looked for"
-
-    def choice(word: str) -> str:
-        return f"there is no {word}, there are {', '.join(words)}"
-
-    assert stuck(failing(echo, words), 5, tool) is not None
-    assert stuck(failing(choice, words), 5, tool) is None
-
-
-def test_a_number_that_an_error_repeats_within_a_word_was_not_told() -> None:
-    calls = history([one("look", f"!gone order AB-{n} is gone", n=n) for n in range(1040, 1050)])
-    assert stuck(calls, 5, tool) is not None
-
-
-def test_how_many_arguments_are_looked_for_in_errors_is_bounded() -> None:
-    """Beyond that an error is heard as it is."""
-    long = "x" * 2 * 1024 * 1024
-    calls = failing(lambda word: f"there is no {word}", IDS)
-    big = dataclasses.replace(calls[-1], turn=99, tool="job.state", arguments=json.dumps(long))
-    assert stuck([*calls, big], 5, tool) is None
-    assert stuck([*calls, dataclasses.replace(big, arguments="{}")], 5, tool) is not None
-
-
-def test_a_counter_beside_a_list_is_no_standstill() -> None:
-    calls = history([one("look", note=sku, n=n) for n, sku in enumerate(SKUS)])
-    assert stuck(calls, 5, tool, lambda: SKUS) is None
-    assert "n and note changed" in (stuck(calls, 5, tool) or "")
-
-
-def test_what_was_told_is_asked_for_at_the_last_moment() -> None:
-    def never() -> list[str]:
-        raise AssertionError("it was asked for")
-
-    assert stuck(absent(SKUS[:-1]), 5, tool, never) is None

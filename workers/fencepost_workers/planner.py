@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -33,7 +33,6 @@ from fencepost.views import Signal
 from fencepost_workers import models
 from fencepost_workers.attempts import expect, payload
 from fencepost_workers.contexts import Contexts, Known, views
-from fencepost_workers.models.hosted import Hosted
 from fencepost_workers.parts import Parts
 from fencepost_workers.role import Held, Message, Role
 
@@ -143,8 +142,7 @@ class Planner(Role):
         try:
             kept = pins(app.registry, ((call.tool, call.tool_version) for call in known.calls))
             planner = self._planner(spec, kept)
-            given = partial(_given, context, agent, planner)
-            if (still := await self._still(run, known, known_tool, given)) is not None:
+            if (still := await self._still(run, known, known_tool)) is not None:
                 why = StopReason.NO_PROGRESS
                 return c.RecordPlanLost(**fields, code=why, message=still, stop=why, spent=Spent())
             with self.worker.interruptible():
@@ -167,18 +165,12 @@ class Planner(Role):
             code, message = "planner_error", sanitize(told(error), MESSAGE_CHARS)
         return c.RecordPlanLost(**fields, code=code, message=message)
 
-    async def _still(
-        self,
-        run: Run,
-        known: Known,
-        tool: Callable[[str, int], Tool | None],
-        given: Callable[[], Iterable[str]],
-    ) -> str | None:
-        """Why the run makes no progress, if it makes none; beside the loop: there may be much to search."""
+    async def _still(self, run: Run, known: Known, tool: Callable[[str, int], Tool | None]) -> str | None:
+        """Why the run makes no progress, if it makes none; beside the loop: there may be much to compare."""
         repeats = budget_of(run.request).repeats
         if len(known.calls) < repeats:  # of fewer none is
             return None
-        ask = partial(stuck, known.calls, repeats, tool, given, model=self._agent(run) is not None)
+        ask = partial(stuck, known.calls, repeats, tool)
         return await asyncio.get_running_loop().run_in_executor(self.worker.executor, ask)
 
     async def _proposed(
@@ -267,20 +259,6 @@ def _no_turn(lost: models.NoTurn, fields: Mapping[str, Any]) -> c.RecordPlanLost
         stop=lost.stop,
         retry_after=lost.retry_after,
     )
-
-
-def _given(
-    context: Context, agent: AgentSpec | None, planner: models.Planner | models.ModelPlanner
-) -> Iterator[str]:
-    """What its planner was told beside what its calls brought."""
-    yield json.dumps(context.input, ensure_ascii=False)
-    yield from (json.dumps(signal.body, ensure_ascii=False) for signal in context.signals)
-    yield from (turn.objection for turn in context.turns if turn.objection)
-    if agent is not None:
-        yield agent.instructions
-    if isinstance(planner, models.AgentPlanner | Hosted):
-        for tool in planner.declared.tools:
-            yield json.dumps([tool.name, tool.description, tool.schema], ensure_ascii=False)
 
 
 def _transcript(turn: Turn, judged: Sequence[Validated | Rejected]) -> str:

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 import click
 
+from fencepost import cosmetic
 from fencepost.contracts import Dedupes, catalogue, promise, residual_risk, tool_class
+from fencepost.declarations import stored_names
 from fencepost.mcp import Stdio
 from fencepost.tools import Tool
 from fencepost_ops.commands.durations import spoken
@@ -63,6 +65,9 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
             click.echo(f"  goes to {', '.join(tool['goes_to'])}{carried}")
         if tool["secrets"]:
             click.echo(f"  secrets {', '.join(tool['secrets'])}")
+        if tool["cosmetic"]:
+            whose = "" if tool["cosmetic_declared"] else " (by name; cosmetic=() if they mean something)"
+            click.echo(f"  counts  {', '.join(tool['cosmetic'])}{whose}")
 
 
 for _command in (withdraw, restore, withdrawn):
@@ -105,6 +110,13 @@ def _places(tool: Tool) -> list[str]:
     return [*([] if base is None else [base]), *tool.dependency.hosts]
 
 
+def _cosmetic(tool: Tool) -> list[str]:
+    """The arguments that count for nothing where a run is looked at that asks again and again."""
+    if tool.cosmetic is not None:
+        return list(tool.cosmetic)
+    return [name for name in sorted(stored_names(tool.arguments)) if cosmetic.by_name(name)]
+
+
 def _described(tool: Tool) -> dict[str, Any]:
     repeat, lookup = tool.contract.repeat, tool.contract.lookup
     risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
@@ -140,5 +152,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "taints": tool.taints,
         "egress": tool.egress,
         "poller": tool.poller,
+        "cosmetic": _cosmetic(tool),
+        "cosmetic_declared": tool.cosmetic is not None,
         "output": tool.output.row(),
     }

@@ -86,7 +86,7 @@ class Hosted(ModelPlanner):
             raise UsageError("tools= is a list of names or patterns, not one text")
         listen(client)
         self._agent = agent
-        said = self._instructions()  # a list in them is one that a run may walk through
+        said = self._instructions()  # they take their room of its window
         self.asks = AgentSpec(models=(model,), instructions=said, tools=tuple(tools), window=window)
         self._app = app
         self._client = client

@@ -1,0 +1,107 @@
+"""What of a call only counts: a try, a page, a nonce, the time of asking. PURE.
+
+A tool says which of its arguments do (`cosmetic=`). Where nobody has said, names tell: `NAMED`, and a number
+behind one of `COUNTED` within a text. Nothing is told from values: an id, a day or the next of forty racks
+may be what a planner looks for, and a wrong stop is worse than a late one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+NAMED: Final = frozenset({
+    "attempt", "attemptno", "attemptnumber", "attempts", "try", "trynumber", "tries", "retry", "retries",
+    "retrycount", "retrynumber", "iter", "iteration", "iterations", "loop", "tick", "counter", "i", "n",
+    "page", "pageno", "pagenumber", "seq", "sequence", "sequencenumber", "nonce", "salt", "rand", "random",
+    "cachebuster", "uuid", "requestid", "reqid", "callid", "traceid", "spanid", "correlationid", "ts",
+    "timestamp", "now",
+})  # fmt: skip
+"""Arguments so named, in whatever spelling, only count with their numbers and texts, if nobody says else."""
+COUNTED: Final = ("attempt", "try", "retry", "iteration")
+MOST_CHARS: Final = 16_384
+"""Of a call's arguments that are looked into; longer ones are compared as they are."""
+_LEAST_WORD: Final = 8
+_LEAST_NUMBER: Final = 10
+_TURNS: Final = 2
+"""How often letters and digits take turns in a word that nobody would call a name."""
+_SPELLING: Final = re.compile(r"[^a-z0-9]")
+_IN_TEXT: Final = re.compile(rf"\b({'|'.join(COUNTED)})(\W{{0,3}})\d+\b", re.ASCII | re.IGNORECASE)
+_UUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
+_CLOCK: Final = r"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
+_WHEN: Final = rf"(?:\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?|{_CLOCK})(?!\d)"
+_PARTS: Final = re.compile(rf"((?<![\w-])(?:{_UUID}(?![\w-])|{_WHEN})|[A-Za-z0-9_-]+)")
+_WHOLE_UUID: Final = re.compile(_UUID)
+_WHOLE_WHEN: Final = re.compile(_WHEN)
+_SECONDS: Final = re.compile(r"\d\d:\d\d:(?!00(?:\.0*)?(?:\D|\Z))\d\d")
+_SWITCH: Final = re.compile(r"(?<=[A-Za-z])(?=\d)|(?<=\d)(?=[A-Za-z])")
+
+
+class Meant(NamedTuple):
+    """A call's arguments without what only counts, and the values of that by where they stood."""
+
+    arguments: str
+    counts: dict[str, Any]
+
+
+def meant(arguments: str, cosmetic: Sequence[str] | None = None) -> Meant:
+    """What these arguments mean; `cosmetic` as their tool declares it, None where it says nothing.
+
+    Text that is no JSON object, or a longer one than is looked into, means what it is.
+    """
+    if len(arguments) > MOST_CHARS:
+        return Meant(arguments, {})
+    counts: dict[str, Any] = {}
+    try:
+        value = json.loads(arguments)
+        if not isinstance(value, dict):
+            return Meant(arguments, {})
+        if cosmetic is None:
+            value = _named(value, "", counts)
+        else:
+            counts = {name: value.pop(name) for name in cosmetic if name in value}
+        return Meant(json.dumps(value, sort_keys=True), counts)
+    except (ValueError, RecursionError):
+        return Meant(arguments, {})
+
+
+def _named(value: Any, at: str, counts: dict[str, Any]) -> Any:
+    if isinstance(value, str):
+        said = _IN_TEXT.sub(r"\1\2", value)
+        if said != value:
+            counts[at] = value
+        return said
+    if isinstance(value, list):
+        return [_named(one, f"{at}[{n}]", counts) for n, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    kept = {}
+    for name, one in value.items():
+        path = f"{at}.{name}" if at else name
+        scalar = isinstance(one, str | int | float) and not isinstance(one, bool)
+        if scalar and by_name(name):
+            counts[path] = one
+        else:
+            kept[name] = _named(one, path, counts)
+    return kept
+
+
+def by_name(argument: str) -> bool:
+    """Whether an argument of this name only counts where its tool says nothing."""
+    return _SPELLING.sub("", argument.lower()) in NAMED
+
+
+def unmoving(text: str) -> str:
+    """A text without the ids, long numbers and times in it: errors that differ in those alone are one."""
+    return "".join(_mark(word) if n % 2 else word for n, word in enumerate(_PARTS.split(text)))
+
+
+def _mark(word: str) -> str:
+    long = word.isdigit() and len(word) >= _LEAST_NUMBER
+    mixed = len(word) >= _LEAST_WORD and len(_SWITCH.findall(word)) >= _TURNS
+    when = _WHOLE_WHEN.fullmatch(word) is not None
+    if _WHOLE_UUID.fullmatch(word) or long or (_SECONDS.search(word) if when else mixed):
+        return "*"
+    return word

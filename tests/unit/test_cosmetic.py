@@ -1,0 +1,97 @@
+"""What of a call's arguments only counts: by what its tool declares, else by names; and of an error."""
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fencepost.cosmetic import MOST_CHARS, meant, unmoving
+
+IDS = [str(UUID(int=2**64 * n + 2**90 + 99 * n)) for n in range(1, 3)]
+SAME: dict[str, tuple[Any, Any]] = {
+    "a try": ({"q": "x", "attempt": 1}, {"q": "x", "attempt": 2}),
+    "in whatever spelling": ({"requestId": "a"}, {"requestId": "b"}),
+    "with a dash": ({"request-id": "a"}, {"request-id": "b"}),
+    "one that is missing": ({"q": "x"}, {"q": "x", "nonce": "9f3a"}),
+    "a number and a text": ({"page": 1}, {"page": "2"}),
+    "within": ({"a": [{"try": 1}]}, {"a": [{"try": 2}]}),
+    "behind its word in a text": ({"q": "the list, try 1"}, {"q": "the list, try 22"}),
+    "behind its word and a sign": ({"q": "Attempt #1: gates"}, {"q": "Attempt #2: gates"}),
+    "in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+}
+OTHER: dict[str, tuple[Any, Any]] = {
+    "racks": ({"rack": 1}, {"rack": 2}),
+    "hours": ({"hour": 9}, {"hour": 10}),
+    "a list of what is bought": ({"sku": "AB-1040"}, {"sku": "AB-1041"}),
+    "ids": ({"order": IDS[0]}, {"order": IDS[1]}),
+    "a number in a text": ({"q": "rack 1"}, {"q": "rack 2"}),
+    "a word behind a try": ({"q": "try gates"}, {"q": "try poles"}),
+    "within a word": ({"q": "poetry1"}, {"q": "poetry2"}),
+    "a flag": ({"retry": False}, {"retry": True}),
+    "what is more than a value": ({"page": {"of": "a"}}, {"page": {"of": "b"}}),
+    "none and one": ({"n": None}, {"n": 1}),
+    "no object": ([1], [2]),
+    "more than is looked into": ({"n": 1, "x": "y" * MOST_CHARS}, {"n": 2, "x": "y" * MOST_CHARS}),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), SAME.values(), ids=SAME)
+def test_what_only_counts(one: Any, other: Any) -> None:
+    assert meant(json.dumps(one)).arguments == meant(json.dumps(other)).arguments
+
+
+@pytest.mark.parametrize(("one", "other"), OTHER.values(), ids=OTHER)
+def test_what_means_something(one: Any, other: Any) -> None:
+    assert meant(json.dumps(one)).arguments != meant(json.dumps(other)).arguments
+
+
+def test_what_a_tool_declares_is_all_that_counts() -> None:
+    one, other = json.dumps({"rack": 1, "n": 1}), json.dumps({"rack": 2, "n": 1})
+    assert meant(one, ("rack",)) == meant(other, ("rack", "none_there"))._replace(counts={"rack": 1})
+    assert meant(one, ("rack",)).arguments != meant(json.dumps({"rack": 1, "n": 2}), ("rack",)).arguments
+    assert meant(one, ()).arguments != meant(json.dumps({"rack": 1, "n": 2}), ()).arguments
+
+
+def test_what_counts_is_told_by_where_it_stood() -> None:
+    said = {"n": 1, "a": {"b": [{"try": 2}, "try 3"]}}
+    assert meant(json.dumps(said)).counts == {"n": 1, "a.b[0].try": 2, "a.b[1]": "try 3"}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 5000, '{"a":' * 1500 + '{"n":1}' + "}" * 1500])
+def test_what_cannot_be_read_means_what_it_is(text: str) -> None:
+    assert meant(text).arguments == text
+    assert meant(text, ("a",)).arguments == text
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.sampled_from(["n", "try"]), inner),
+)
+
+
+@given(st.dictionaries(st.text() | st.sampled_from(["n", "try", "a"]), _JSON))
+def test_whatever_means_something_stays(value: dict[str, Any]) -> None:
+    found = meant(json.dumps(value))
+    assert meant(found.arguments).arguments == found.arguments
+    assert found.counts or json.loads(found.arguments) == value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("busy (request 9f3a1c0b)", "busy (request 1b7e22d4)"),
+        (f"no {IDS[0]}", f"no {IDS[1]}"),
+        ("failed at 2026-11-30T15:42:20Z", "failed at 2026-11-30T15:49:01.5Z"),
+        ("failed, 1764516000123", "failed, 1764516009999"),
+    ],
+)
+def test_errors_that_differ_in_ids_and_times_alone_are_one(one: str, other: str) -> None:
+    assert unmoving(one) == unmoving(other)
+
+
+def test_errors_that_say_something_else_are_two() -> None:
+    assert unmoving("40 % done") != unmoving("50 % done")
+    assert unmoving("busy until 09:00") != unmoving("busy until 10:00")
