@@ -107,7 +107,9 @@ BEGIN
             SELECT bool_or(e.type IN ({_words((*TAKES, *CATCHES_UP))})) AS takes,
                 bool_or(e.type IN ({_words(RELEASES)})) AS gives,
                 (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
-            FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+            -- A call is looked up for each event, never joined: see the counts of a run.
+            FROM fencepost.events e CROSS JOIN LATERAL (SELECT k.id, k.reserved FROM fencepost.calls k
+                    WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
                 CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
             WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
                 AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key

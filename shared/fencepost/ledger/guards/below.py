@@ -31,12 +31,13 @@ _CHANGE: Final = "e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq A
 
 # `asked.children`: this change starts or settles a run of its calls.
 BELOW: Final = f"""
+        IF asked.children OR NEW.below IS DISTINCT FROM OLD.below THEN
         IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE {_CHANGE} AND e.type IN ({words(_MOVES)})) THEN
             RAISE EXCEPTION 'run %: what its children hold and have used moves with their events', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        IF (asked.children OR NEW.below IS DISTINCT FROM OLD.below) AND (EXISTS (
+        IF EXISTS (
                 SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'held') AS o (held_by, piece)
                 FULL JOIN jsonb_each(NEW.below::jsonb -> 'held') AS n (held_by, piece) USING (held_by)
                 WHERE o.piece IS DISTINCT FROM n.piece AND NOT EXISTS (
@@ -53,8 +54,9 @@ BELOW: Final = f"""
                         AND l.type IN ({words(_ENDING)}))
                 ELSE false END)
             OR EXISTS (SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'used') AS o (name, used)
-                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true))) THEN
+                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true)) THEN
             RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end', NEW.id
                 USING ERRCODE = 'FP004';
+        END IF;
         END IF;
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fencepost.ledger.guards.approvals import APPROVALS, BORN_APPROVAL
 from fencepost.ledger.guards.cancels import only_cancels
 from fencepost.ledger.guards.children import CHILD, DETACHED, NOT_DENIED, SETTLED
+from fencepost.ledger.guards.persons import PERSONS, WORDS
 from fencepost.ledger.guards.words import hop_words, offices, words
 from fencepost.states import CALL_BORN, CALL_ENDS, CALL_HOPS, CALL_UNSETTLED
 
@@ -102,12 +103,14 @@ _PRESENTED = f"""
                 RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
                     USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'recover' AND (NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
-                    AND p.epoch::text = said.body ->> 'epoch')
-                OR (said.type, said.body ->> 'code')
-                    IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')) THEN
-                RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
-                    USING ERRCODE = 'FP002';
+            IF via = 'recover' THEN
+                IF (said.type, said.body ->> 'code')
+                        IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')
+                   OR NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
+                        AND p.epoch::text = said.body ->> 'epoch') THEN
+                    RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
+                        USING ERRCODE = 'FP002';
+                END IF;
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN
             RAISE EXCEPTION 'call %: no term and no office', NEW.id USING ERRCODE = 'FP002';
@@ -132,12 +135,13 @@ _PRESENTED = f"""
         IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
             RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
-        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested'
-           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'RepairRequested') THEN
-            RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested' THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'RepairRequested') THEN
+                RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
@@ -172,12 +176,14 @@ _ATTEMPTS = """
                     run_deadline USING ERRCODE = 'FP001';
             END IF;
             -- What is sent again is what the event of the first attempt says was sent.
-            IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
-                SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
-                    AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
-                    AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
-                RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
-                    NEW.id USING ERRCODE = 'FP004';
+            IF OLD.request IS NOT NULL AND OLD.attempts > 0 THEN
+                IF NEW.fingerprint IS DISTINCT FROM (
+                    SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
+                        AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                        AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
+                    RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
+                        NEW.id USING ERRCODE = 'FP004';
+                END IF;
             END IF;
         ELSIF (NEW.request, NEW.fingerprint) IS DISTINCT FROM (OLD.request, OLD.fingerprint)
               OR (via <> 'recover' AND (NEW.in_flight_until, NEW.quiet_at)
@@ -191,72 +197,17 @@ _ATTEMPTS = """
 # What a call holds of allowances is told as an attempt begins; what has become of it its state says. Of one
 # that a restore has marked it is told there, or by who takes it up first.
 _HELD = """
-        IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.body ->> 'reserved' = NEW.reserved
-                AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
-                    OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
-                    OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
-                        AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
-            RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
-                USING ERRCODE = 'FP001';
-        END IF;
-"""
-
-# Who decides is who is logged in. What takes two is asked for under one login and confirmed under another:
-# that very decision, while nothing has changed and before it expires.
-_PERSONS = """
-        IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
-               OR said.type NOT IN ('RepairProposed', 'RepairDecided')
-               OR (said.type = 'RepairProposed') <> (NEW.state = 'NEEDS_REPAIR')
-               OR (said.body -> 'asked' IS NOT NULL AND (said.body #>> '{asked,login}' <> session_user
-                   AND said.body #>> '{asked,login}' = OLD.proposed::json ->> 'login') IS NOT TRUE)) THEN
-            RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
-                USING ERRCODE = 'FP002';
-        END IF;
-        IF via = 'repair' AND OLD.state = 'NEEDS_REPAIR' AND said.type = 'RepairDecided' THEN
-            IF said.body -> 'asked' IS NULL
-               AND EXISTS (SELECT 1 FROM fencepost.rules r WHERE r.name = 'repair_by_two') THEN
-                RAISE EXCEPTION
-                    'call %: a decision takes two persons here: one asks for it, another confirms it', NEW.id
-                    USING ERRCODE = 'FP002';
+        IF NEW.reserved IS DISTINCT FROM OLD.reserved THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.body ->> 'reserved' = NEW.reserved
+                    AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
+                        OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
+                        OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
+                            AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
+                RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins',
+                    NEW.id USING ERRCODE = 'FP001';
             END IF;
-            asked := OLD.proposed::json;
-            offset_too := asked ->> 'decision' = 'COMPENSATE';
-            IF said.body -> 'asked' IS NOT NULL
-               AND ((asked ->> 'version')::bigint = OLD.version
-                    AND (asked ->> 'expires_at')::timestamptz > fencepost.now()
-                    AND NEW.state = CASE WHEN offset_too THEN 'SUCCEEDED' ELSE asked ->> 'decision' END
-                    AND said.body ->> 'to' = NEW.state
-                    AND coalesce(said.body ->> 'compensate', 'false') = offset_too::text
-                    AND said.body ->> 'receipt' IS NOT DISTINCT FROM asked ->> 'receipt'
-                    AND (NEW.state <> 'SUCCEEDED' OR NEW.receipt IS NOT DISTINCT FROM asked ->> 'receipt')
-                    ) IS NOT TRUE THEN
-                RAISE EXCEPTION 'call %: what is confirmed is not what was asked for, or is so no longer',
-                    NEW.id USING ERRCODE = 'FP002';
-            END IF;
-        END IF;
-        IF NEW.proposed IS DISTINCT FROM OLD.proposed AND (via = 'repair' AND CASE said.type
-                WHEN 'RepairProposed' THEN NEW.proposed = said.body::text
-                WHEN 'RepairDecided' THEN NEW.proposed IS NULL
-                ELSE false END) IS NOT TRUE THEN
-            RAISE EXCEPTION 'call %: a decision is asked for by a person, and only by its event', NEW.id
-                USING ERRCODE = 'FP001';
-        END IF;
-"""
-
-# On an effect that a stopped run left a person may have a word, and that changes nothing else of it.
-_WORDS = """
-        IF (NEW.offset_asked, NEW.offset_left) IS DISTINCT FROM (OLD.offset_asked, OLD.offset_left) THEN
-            IF via <> 'repair' OR NEW.state <> 'SUCCEEDED' OR said.type <> 'RepairDecided'
-               OR (NEW.version IN (NEW.offset_asked, NEW.offset_left)) IS NOT TRUE THEN
-                RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
-                    USING ERRCODE = 'FP001';
-            END IF;
-        ELSIF via = 'repair' AND OLD.state = 'SUCCEEDED' THEN
-            RAISE EXCEPTION 'call %: a person who says nothing changes nothing', NEW.id
-                USING ERRCODE = 'FP001';
         END IF;
 """
 
@@ -274,16 +225,18 @@ _DOUBT = f"""
                 OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING' AND NOT waiting)) THEN
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
-        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
-            (via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
+        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' THEN
+            IF NOT ((via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
                 OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                     AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
                     AND e.type = 'ToolAttemptFailed' AND e.attempt = NEW.attempts
                     AND e.worker = by_owner AND e.fence = by_fence))) THEN
-            RAISE EXCEPTION 'call %: an attempt is made again only after one that is known to have failed',
-                NEW.id USING ERRCODE = 'FP003';
+                RAISE EXCEPTION
+                    'call %: an attempt is made again only after one that is known to have failed', NEW.id
+                    USING ERRCODE = 'FP003';
+            END IF;
         END IF;
 """
 
@@ -387,9 +340,9 @@ BEGIN
 {_ATTEMPTS.strip(chr(10))}
 {_HELD.strip(chr(10))}
 {CHILD.strip(chr(10))}
-{_PERSONS.strip(chr(10))}
+{PERSONS.strip(chr(10))}
 {APPROVALS.strip(chr(10))}
-{_WORDS.strip(chr(10))}
+{WORDS.strip(chr(10))}
 {_DOUBT.strip(chr(10))}
 {_PROOF.strip(chr(10))}
     END IF;

@@ -121,22 +121,25 @@ CREATE CONSTRAINT TRIGGER guard_child AFTER INSERT ON fencepost.runs DEFERRABLE 
 
 # A call's run is started with its first attempt, and what it says then never changes.
 CHILD = """
-        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL AND NEW.attempts > OLD.attempts
-            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
-                AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
-            AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
-                AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
-            RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.child IS DISTINCT FROM OLD.child THEN
+            IF (OLD.child IS NULL AND NEW.attempts > OLD.attempts
+                AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
+                    AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
+                AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
+                    AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
-        IF NEW.detached IS DISTINCT FROM OLD.detached AND NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type IN ('CallDetached', 'CallAwaited')) THEN
-            RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.detached IS DISTINCT FROM OLD.detached THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type IN ('CallDetached', 'CallAwaited')) THEN
+                RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
 """
 

@@ -57,13 +57,16 @@ COUNTS: Final = f"""
                    coalesce(bool_or(m.written > OLD.seq), false) AS early INTO settled
             FROM (SELECT s.*,
                     coalesce(lag(s.became) OVER (PARTITION BY s.call ORDER BY s.seq), s.stood) AS was
-                FROM (SELECT e.call, e.seq, e.version, c.effect <> 'read' AS acts, c.reused, c.state AS stood,
-                        c.version AS written, CASE WHEN c.compensates IS NULL THEN 1 ELSE -1 END AS sign,
+                -- A call is looked up for each event: joined, they were planned as a walk through all calls.
+                FROM (SELECT e.call, e.seq, e.version, c.*,
                         CASE e.type WHEN 'ToolResultRecorded' THEN 'SUCCEEDED'
                             WHEN 'RepairRequested' THEN 'NEEDS_REPAIR' WHEN 'ResultReused' THEN 'REUSED'
                             ELSE e.body ->> 'to' END AS became,
                         CASE e.type WHEN 'ChildRunSettled' THEN (e.body ->> 'unknown')::bigint END AS told
-                    FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                    FROM fencepost.events e CROSS JOIN LATERAL (
+                        SELECT k.effect <> 'read' AS acts, k.reused, k.state AS stood, k.version AS written,
+                            CASE WHEN k.compensates IS NULL THEN 1 ELSE -1 END AS sign
+                        FROM fencepost.calls k WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
                     WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
                         AND e.type IN ({_SETTLE})) AS s) AS m;
             IF settled.early OR (NEW.effects, NEW.unknowns)
@@ -75,8 +78,12 @@ COUNTS: Final = f"""
 """
 
 PLACED: Final = f"""
-    IF NEW.status <> coalesce((SELECT CASE e.type {_PLACED} END FROM fencepost.events e
-            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed), OLD.status) THEN
+    stands := OLD.status;
+    IF asked.placed IS NOT NULL THEN
+        SELECT CASE e.type {_PLACED} END INTO stands FROM fencepost.events e
+            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed;
+    END IF;
+    IF NEW.status IS DISTINCT FROM stands THEN
         RAISE EXCEPTION 'run %: it is where its events take it, and not %', NEW.id, NEW.status
             USING ERRCODE = 'FP004';
     END IF;

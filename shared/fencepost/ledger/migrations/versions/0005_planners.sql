@@ -125,6 +125,12 @@ CREATE CONSTRAINT TRIGGER guard_setter AFTER UPDATE ON fencepost.calls DEFERRABL
     FOR EACH ROW WHEN (NEW.state = 'DISPATCHING' AND (NEW.resource IS NOT NULL OR NEW.operation IS NOT NULL))
     EXECUTE FUNCTION fencepost.guard_setter();
 
+-- What is said of a call is said by its row as well.
+DROP TRIGGER guard_head ON fencepost.events;
+CREATE CONSTRAINT TRIGGER guard_head AFTER INSERT ON fencepost.events DEFERRABLE INITIALLY DEFERRED
+    FOR EACH ROW WHEN (NEW.projection IS NOT NULL OR NEW.call IS NOT NULL)
+    EXECUTE FUNCTION fencepost.guard_head();
+
 -- Functions that are new or changed, as they are defined beside the schema.
 
 CREATE OR REPLACE FUNCTION fencepost.guard_call() RETURNS trigger LANGUAGE plpgsql
@@ -275,12 +281,14 @@ BEGIN
                 RAISE EXCEPTION 'call %: an office raises the fence and clears the owner', NEW.id
                     USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'recover' AND (NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
-                    AND p.epoch::text = said.body ->> 'epoch')
-                OR (said.type, said.body ->> 'code')
-                    IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')) THEN
-                RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
-                    USING ERRCODE = 'FP002';
+            IF via = 'recover' THEN
+                IF (said.type, said.body ->> 'code')
+                        IS DISTINCT FROM ('ToolOutcomeMarkedUnknown', 'ledger_restored')
+                   OR NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL
+                        AND p.epoch::text = said.body ->> 'epoch') THEN
+                    RAISE EXCEPTION 'call %: the ledger is not held after a restore', NEW.id
+                        USING ERRCODE = 'FP002';
+                END IF;
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN
             RAISE EXCEPTION 'call %: no term and no office', NEW.id USING ERRCODE = 'FP002';
@@ -305,12 +313,13 @@ BEGIN
         IF via <> 'recover' AND NEW.restored IS DISTINCT FROM OLD.restored THEN
             RAISE EXCEPTION 'call %: what a restore has marked stays marked', NEW.id USING ERRCODE = 'FP003';
         END IF;
-        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested'
-           AND NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'RepairRequested') THEN
-            RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.state = 'NEEDS_REPAIR' AND OLD.state <> 'NEEDS_REPAIR' AND said.type <> 'RepairRequested' THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'RepairRequested') THEN
+                RAISE EXCEPTION 'call %: nobody asked for a person to look at it', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
         -- Nothing but a repair, evidence or a reconciliation touches calls of a run that has completed.
         IF run_status = 'COMPLETED' AND via NOT IN ('evidence', 'repair')
@@ -340,12 +349,14 @@ BEGIN
                     run_deadline USING ERRCODE = 'FP001';
             END IF;
             -- What is sent again is what the event of the first attempt says was sent.
-            IF OLD.request IS NOT NULL AND OLD.attempts > 0 AND NEW.fingerprint IS DISTINCT FROM (
-                SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
-                    AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
-                    AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
-                RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
-                    NEW.id USING ERRCODE = 'FP004';
+            IF OLD.request IS NOT NULL AND OLD.attempts > 0 THEN
+                IF NEW.fingerprint IS DISTINCT FROM (
+                    SELECT e.body ->> 'fingerprint' FROM fencepost.events e WHERE e.run = NEW.run
+                        AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.id
+                        AND e.type = 'ToolAttemptStarted' AND e.attempt = 1) THEN
+                    RAISE EXCEPTION 'call %: what is sent again has another fingerprint than what was sent',
+                        NEW.id USING ERRCODE = 'FP004';
+                END IF;
             END IF;
         ELSIF (NEW.request, NEW.fingerprint) IS DISTINCT FROM (OLD.request, OLD.fingerprint)
               OR (via <> 'recover' AND (NEW.in_flight_until, NEW.quiet_at)
@@ -354,33 +365,37 @@ BEGIN
             RAISE EXCEPTION 'call %: what is sent, and until when, changes with an attempt', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;
-        IF NEW.reserved IS DISTINCT FROM OLD.reserved AND NOT EXISTS (
-            SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.body ->> 'reserved' = NEW.reserved
-                AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
-                    OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
-                    OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
-                        AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
-            RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins', NEW.id
-                USING ERRCODE = 'FP001';
+        IF NEW.reserved IS DISTINCT FROM OLD.reserved THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.body ->> 'reserved' = NEW.reserved
+                    AND ((e.type = 'ToolAttemptStarted' AND e.attempt = NEW.attempts)
+                        OR (e.type = 'ToolOutcomeMarkedUnknown' AND via = 'recover')
+                        OR (e.type = 'LeaseAcquired' AND via = 'claim' AND OLD.reserved IS NULL
+                            AND OLD.restored IS NOT NULL AND OLD.attempts = 0))) THEN
+                RAISE EXCEPTION 'call %: what it holds of allowances changes only as an attempt begins',
+                    NEW.id USING ERRCODE = 'FP001';
+            END IF;
         END IF;
-        IF NEW.child IS DISTINCT FROM OLD.child AND (OLD.child IS NULL AND NEW.attempts > OLD.attempts
-            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
-                AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
-            AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
-                AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
-            RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.child IS DISTINCT FROM OLD.child THEN
+            IF (OLD.child IS NULL AND NEW.attempts > OLD.attempts
+                AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type = 'ChildRunStarted' AND e.body ->> 'child' = NEW.child::text
+                    AND (e.worker, e.fence) IS NOT DISTINCT FROM (by_owner, by_fence))
+                AND EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.tenant = NEW.tenant AND r.id = NEW.child
+                    AND (r.parent, r.parent_call) = (NEW.run, NEW.id))) IS NOT TRUE THEN
+                RAISE EXCEPTION 'call %: it starts one run, by the event that names it', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
-        IF NEW.detached IS DISTINCT FROM OLD.detached AND NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-                AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                AND e.type IN ('CallDetached', 'CallAwaited')) THEN
-            RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
-                USING ERRCODE = 'FP004';
+        IF NEW.detached IS DISTINCT FROM OLD.detached THEN
+            IF NOT EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
+                    AND e.type IN ('CallDetached', 'CallAwaited')) THEN
+                RAISE EXCEPTION 'call %: whether its turn waits for it, its events say', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
         END IF;
         IF via = 'repair' AND (coalesce(said.body ->> 'login', session_user) <> session_user
                OR said.type NOT IN ('RepairProposed', 'RepairDecided')
@@ -486,16 +501,18 @@ BEGIN
                 OR (OLD.state = 'DISPATCHING' AND NEW.state = 'DISPATCHING' AND NOT waiting)) THEN
             RAISE EXCEPTION 'call %: doubt is cleared only by a proof', NEW.id USING ERRCODE = 'FP003';
         END IF;
-        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' AND NOT (
-            (via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
+        IF OLD.state = 'DISPATCHING' AND NEW.state = 'INTENT_RECORDED' THEN
+            IF NOT ((via = 'term' OR NEW.effect = 'read') AND OLD.child IS NULL AND (
                 (said.type, said.attempt, said.worker, said.fence)
                     IS NOT DISTINCT FROM ('ToolAttemptFailed', NEW.attempts, by_owner, by_fence)
                 OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                     AND e.seq > OLD.version AND e.seq < NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
                     AND e.type = 'ToolAttemptFailed' AND e.attempt = NEW.attempts
                     AND e.worker = by_owner AND e.fence = by_fence))) THEN
-            RAISE EXCEPTION 'call %: an attempt is made again only after one that is known to have failed',
-                NEW.id USING ERRCODE = 'FP003';
+                RAISE EXCEPTION
+                    'call %: an attempt is made again only after one that is known to have failed', NEW.id
+                    USING ERRCODE = 'FP003';
+            END IF;
         END IF;
         settles := NEW.state IN ('SUCCEEDED', 'FAILED', 'ACCEPTED_UNKNOWN') AND NEW.state <> OLD.state;
         IF NOT settles AND (NEW.receipt, NEW.result, NEW.proof, NEW.reused)
@@ -576,8 +593,10 @@ DECLARE
     by_call uuid;
     via text;
     asked record;
-    holds record;
+    held_tokens bigint;
+    held_cost bigint;
     settled record;
+    stands text;
 BEGIN
     IF TG_OP = 'DELETE' THEN
         RAISE EXCEPTION 'runs are never deleted' USING ERRCODE = 'FP004';
@@ -624,33 +643,7 @@ BEGIN
             END IF;
             RETURN NEW;
         END IF;
-        IF NEW.seq < OLD.seq OR NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.seq = NEW.seq
-                AND e.tenant = NEW.tenant AND e.hash = NEW.head_hash AND e.projection IS NOT NULL) THEN
-            RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
-        END IF;
-        IF NEW.fence < OLD.fence THEN
-            RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
-        END IF;
-        -- Another version of its planner is a person's word, and comes with the event that says so.
-        IF NEW.planner_version <> OLD.planner_version AND NOT (by_office IS NOT DISTINCT FROM 'repair'
-            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'RunRepinned'
-                AND e.body ->> 'to' = NEW.planner_version::text AND e.body ->> 'login' = session_user)) THEN
-            RAISE EXCEPTION 'run %: its planner''s version changes by a person''s word only', NEW.id
-                USING ERRCODE = 'FP002';
-        END IF;
-        -- The first event of this change that says so taints it, whether the row likes it or not.
-        IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, (
-                SELECT min(e.seq) FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
-                AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.body ->> 'untrusted' = 'true')) THEN
-            RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
-                USING ERRCODE = 'FP004';
-        END IF;
-        IF NEW.turn < OLD.turn THEN
-            RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
-        END IF;
-        -- What models use and hold moves by what the events of this change say, and by nothing else.
+        -- What the events of this change say, read once: a query costs many times what a comparison does.
         SELECT coalesce(sum((e.body #>> '{spent,tokens}')::bigint) FILTER (WHERE of_models), 0) AS tokens,
                coalesce(sum((e.body #>> '{spent,cost}')::bigint) FILTER (WHERE of_models), 0) AS cost,
                count(*) FILTER (WHERE e.type = 'ToolAttemptStarted') AS attempts,
@@ -664,19 +657,47 @@ BEGIN
                bool_or(e.call IS NOT NULL AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS settle,
                max(e.seq) FILTER (WHERE e.call IS NULL AND e.type IN ('CompensationRequested', 'ModelRequestStarted', 'ModelResponseRecorded', 'RepairDecided', 'RunCompleted', 'RunCreated', 'RunStopped', 'RunStopping')) AS placed,
                count(*) FILTER (WHERE of_models) AS told, max(e.seq) FILTER (WHERE of_models) AS last,
+               min(e.seq) FILTER (WHERE e.body ->> 'untrusted' = 'true') AS tainted,
+               bool_or(e.seq = NEW.seq AND e.hash = NEW.head_hash AND e.projection IS NOT NULL) AS headed,
                bool_or(e.type IN ('ChildRunStarted', 'ChildRunSettled')) AS children INTO asked
         FROM fencepost.events e CROSS JOIN LATERAL (
             SELECT e.call IS NULL AND e.type IN ('ModelOutcomeUnknown', 'ModelRequestStarted', 'ModelResponseRecorded', 'RunCompleted') AS of_models) AS m
         WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq;
+        IF asked.headed IS NOT TRUE THEN
+            RAISE EXCEPTION 'run %: seq and head_hash move only with events', NEW.id USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.fence < OLD.fence THEN
+            RAISE EXCEPTION 'run %: a fence never falls', NEW.id USING ERRCODE = 'FP002';
+        END IF;
+        -- Another version of its planner is a person's word, and comes with the event that says so.
+        IF NEW.planner_version <> OLD.planner_version THEN
+            IF NOT (by_office IS NOT DISTINCT FROM 'repair'
+                AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant
+                    AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type = 'RunRepinned'
+                    AND e.body ->> 'to' = NEW.planner_version::text
+                    AND e.body ->> 'login' = session_user)) THEN
+                RAISE EXCEPTION 'run %: its planner''s version changes by a person''s word only', NEW.id
+                    USING ERRCODE = 'FP002';
+            END IF;
+        END IF;
+        -- The first event of this change that says so taints it, whether the row likes it or not.
+        IF NEW.tainted IS DISTINCT FROM coalesce(OLD.tainted, asked.tainted) THEN
+            RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
+        IF NEW.turn < OLD.turn THEN
+            RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
+        END IF;
+        -- What models use and hold moves by what the events of this change say, and by nothing else.
+        held_tokens := OLD.held_tokens;
+        held_cost := OLD.held_cost;
         IF asked.told > 0 THEN
-            SELECT coalesce((e.body #>> '{held,tokens}')::bigint, 0) AS tokens,
-                   coalesce((e.body #>> '{held,cost}')::bigint, 0) AS cost INTO holds
+            SELECT coalesce((e.body #>> '{held,tokens}')::bigint, 0),
+                   coalesce((e.body #>> '{held,cost}')::bigint, 0) INTO held_tokens, held_cost
             FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.last;
-        ELSE
-            SELECT OLD.held_tokens AS tokens, OLD.held_cost AS cost INTO holds;
         END IF;
         IF (NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost)
-           <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost, holds.tokens, holds.cost) THEN
+           <> (OLD.tokens + asked.tokens, OLD.cost + asked.cost, held_tokens, held_cost) THEN
             RAISE EXCEPTION 'run %: what its models use and hold moves with the events of that', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
@@ -695,13 +716,16 @@ BEGIN
                    coalesce(bool_or(m.written > OLD.seq), false) AS early INTO settled
             FROM (SELECT s.*,
                     coalesce(lag(s.became) OVER (PARTITION BY s.call ORDER BY s.seq), s.stood) AS was
-                FROM (SELECT e.call, e.seq, e.version, c.effect <> 'read' AS acts, c.reused, c.state AS stood,
-                        c.version AS written, CASE WHEN c.compensates IS NULL THEN 1 ELSE -1 END AS sign,
+                -- A call is looked up for each event: joined, they were planned as a walk through all calls.
+                FROM (SELECT e.call, e.seq, e.version, c.*,
                         CASE e.type WHEN 'ToolResultRecorded' THEN 'SUCCEEDED'
                             WHEN 'RepairRequested' THEN 'NEEDS_REPAIR' WHEN 'ResultReused' THEN 'REUSED'
                             ELSE e.body ->> 'to' END AS became,
                         CASE e.type WHEN 'ChildRunSettled' THEN (e.body ->> 'unknown')::bigint END AS told
-                    FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+                    FROM fencepost.events e CROSS JOIN LATERAL (
+                        SELECT k.effect <> 'read' AS acts, k.reused, k.state AS stood, k.version AS written,
+                            CASE WHEN k.compensates IS NULL THEN 1 ELSE -1 END AS sign
+                        FROM fencepost.calls k WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
                     WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
                         AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS s) AS m;
             IF settled.early OR (NEW.effects, NEW.unknowns)
@@ -710,12 +734,13 @@ BEGIN
                     USING ERRCODE = 'FP004';
             END IF;
         END IF;
+        IF asked.children OR NEW.below IS DISTINCT FROM OLD.below THEN
         IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'CallDetached', 'ChildRunSettled', 'ChildRunStarted', 'ModelResponseRecorded', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')) THEN
             RAISE EXCEPTION 'run %: what its children hold and have used moves with their events', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
-        IF (asked.children OR NEW.below IS DISTINCT FROM OLD.below) AND (EXISTS (
+        IF EXISTS (
                 SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'held') AS o (held_by, piece)
                 FULL JOIN jsonb_each(NEW.below::jsonb -> 'held') AS n (held_by, piece) USING (held_by)
                 WHERE o.piece IS DISTINCT FROM n.piece AND NOT EXISTS (
@@ -732,9 +757,10 @@ BEGIN
                         AND l.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))
                 ELSE false END)
             OR EXISTS (SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'used') AS o (name, used)
-                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true))) THEN
+                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true)) THEN
             RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end', NEW.id
                 USING ERRCODE = 'FP004';
+        END IF;
         END IF;
     -- Events of its calls count in a run without a word; everything else is presented.
     IF asked.own OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
@@ -765,10 +791,11 @@ BEGIN
                 RAISE EXCEPTION 'run %: office % saw version %, it is %', NEW.id, via, by_version, OLD.seq
                     USING ERRCODE = 'FP002';
             END IF;
-            IF via = 'recover' AND NOT EXISTS (
-                    SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL) THEN
-                RAISE EXCEPTION 'run %: the ledger is not held after a restore', NEW.id
-                    USING ERRCODE = 'FP002';
+            IF via = 'recover' THEN
+                IF NOT EXISTS (SELECT 1 FROM fencepost.epochs p WHERE p.released_at IS NULL) THEN
+                    RAISE EXCEPTION 'run %: the ledger is not held after a restore', NEW.id
+                        USING ERRCODE = 'FP002';
+                END IF;
             END IF;
         ELSIF by_owner IS NULL OR by_fence IS NULL THEN
             RAISE EXCEPTION 'run %: no term and no office', NEW.id USING ERRCODE = 'FP002';
@@ -798,15 +825,19 @@ BEGIN
             RAISE EXCEPTION 'run %: % may not move it from % to %', NEW.id, via, OLD.status, NEW.status
                 USING ERRCODE = 'FP001';
         END IF;
-        IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' AND EXISTS (
-            SELECT 1 FROM fencepost.calls c
-                WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant
-                AND c.live) THEN
-            RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
+        IF NEW.status = 'COMPLETED' AND OLD.status <> 'COMPLETED' THEN
+            IF EXISTS (SELECT 1 FROM fencepost.calls c
+                WHERE c.run = NEW.id AND c.tenant IS NOT DISTINCT FROM NEW.tenant AND c.live) THEN
+                RAISE EXCEPTION 'run %: it has an open or doubtful call', NEW.id USING ERRCODE = 'FP001';
+            END IF;
         END IF;
     END IF;
-    IF NEW.status <> coalesce((SELECT CASE e.type WHEN 'CompensationRequested' THEN 'COMPENSATING' WHEN 'ModelRequestStarted' THEN 'PLANNING' WHEN 'ModelResponseRecorded' THEN 'ACTING' WHEN 'RepairDecided' THEN 'COMPENSATING' WHEN 'RunCompleted' THEN 'COMPLETED' WHEN 'RunCreated' THEN 'QUEUED' WHEN 'RunStopped' THEN 'STOPPED' WHEN 'RunStopping' THEN 'STOPPING' END FROM fencepost.events e
-            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed), OLD.status) THEN
+    stands := OLD.status;
+    IF asked.placed IS NOT NULL THEN
+        SELECT CASE e.type WHEN 'CompensationRequested' THEN 'COMPENSATING' WHEN 'ModelRequestStarted' THEN 'PLANNING' WHEN 'ModelResponseRecorded' THEN 'ACTING' WHEN 'RepairDecided' THEN 'COMPENSATING' WHEN 'RunCompleted' THEN 'COMPLETED' WHEN 'RunCreated' THEN 'QUEUED' WHEN 'RunStopped' THEN 'STOPPED' WHEN 'RunStopping' THEN 'STOPPING' END INTO stands FROM fencepost.events e
+            WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq = asked.placed;
+    END IF;
+    IF NEW.status IS DISTINCT FROM stands THEN
         RAISE EXCEPTION 'run %: it is where its events take it, and not %', NEW.id, NEW.status
             USING ERRCODE = 'FP004';
     END IF;
@@ -1164,18 +1195,19 @@ CREATE OR REPLACE FUNCTION fencepost.guard_head() RETURNS trigger LANGUAGE plpgs
 SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Judged at COMMIT: an event beyond its run's head would stop the run for ever.
-    IF NOT EXISTS (SELECT 1 FROM fencepost.runs r
-            WHERE r.tenant = NEW.tenant AND r.id = NEW.run AND r.seq >= NEW.seq) THEN
-        RAISE EXCEPTION 'run %: it has not moved to its event %', NEW.run, NEW.seq USING ERRCODE = 'FP004';
+    IF NEW.projection IS NOT NULL THEN
+        IF NOT EXISTS (SELECT 1 FROM fencepost.runs r
+                WHERE r.tenant = NEW.tenant AND r.id = NEW.run AND r.seq >= NEW.seq) THEN
+            RAISE EXCEPTION 'run %: it has not moved to its event %', NEW.run, NEW.seq
+                USING ERRCODE = 'FP004';
+        END IF;
     END IF;
-    -- Nor is anything said of a call that its row does not say: of each the newest event is its version.
-    IF EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
-            AND e.seq <= NEW.seq AND e.call IS NOT NULL AND e.seq > (
-                SELECT coalesce(max(p.seq), 0) FROM fencepost.events p WHERE p.run = NEW.run
-                AND p.tenant = NEW.tenant AND p.seq < NEW.seq AND p.projection IS NOT NULL)
-            AND (SELECT c.run = e.run AND c.version >= e.seq FROM fencepost.calls c
-                WHERE c.id = e.call AND c.tenant = e.tenant) IS NOT TRUE) THEN
-        RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
+    -- Nor is anything said of a call that its row does not say: its newest event is its version.
+    IF NEW.call IS NOT NULL THEN
+        IF NOT EXISTS (SELECT 1 FROM fencepost.calls c WHERE c.id = NEW.call AND c.tenant = NEW.tenant
+                AND c.run = NEW.run AND c.version >= NEW.seq) THEN
+            RAISE EXCEPTION 'run %: a call has not moved to its event', NEW.run USING ERRCODE = 'FP004';
+        END IF;
     END IF;
     RETURN NULL;
 END $$;
@@ -1323,7 +1355,9 @@ BEGIN
             SELECT bool_or(e.type IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired')) AS takes,
                 bool_or(e.type IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')) AS gives,
                 (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
-            FROM fencepost.events e JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+            -- A call is looked up for each event, never joined: see the counts of a run.
+            FROM fencepost.events e CROSS JOIN LATERAL (SELECT k.id, k.reserved FROM fencepost.calls k
+                    WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
                 CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
             WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
                 AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key
