@@ -169,9 +169,10 @@ async def start_run(request: Request, key: _KEY = None, trace: _TRACE = None) ->
     asked.no_query(request.query_params.multi_items())
     named = asked.idempotency_key(request.headers.getlist("idempotency-key"))
     given = asked.traceparent(request.headers.getlist("traceparent"))
-    wanted = asked.run_request(await own.body(request), named, bearer, given)
+    said = await own.body(request)
 
     def enqueue() -> Enqueued:
+        wanted = asked.run_request(said, named, bearer, given)  # beside the loop: a large one takes long
         (outcome,) = own.store.client.enqueue_many([wanted])
         if isinstance(outcome, Conflict):
             raise outcome
@@ -291,10 +292,11 @@ async def send_signal(request: Request, run: _ID, key: _KEY = None) -> Response:
     bearer = await own.bearer(request, "runs:signal")
     asked.no_query(request.query_params.multi_items())
     named = asked.idempotency_key(request.headers.getlist("idempotency-key"))
-    wanted = asked.signal_request(await own.body(request))
+    said = await own.body(request)
     found = await own.run(bearer.tenant, asked.run_id(run))
 
     def send() -> signals.Sent:
+        wanted = asked.signal_request(said)
         sender = bearer.principal
         return own.store.client.signal(found.id, wanted.name, wanted.body, key=named, sender=sender)
 

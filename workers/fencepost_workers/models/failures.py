@@ -45,7 +45,7 @@ _TOO_LONG: Final = re.compile(
     re.IGNORECASE,
 )
 _FILTERED: Final = re.compile(r"content_filter|content_policy|content_management|_policy(_violation)?\Z")
-_UNBILLED: Final = frozenset({301, 302, 307, 308, 503, 529})
+_UNBILLED: Final = frozenset({503, 529})
 
 
 def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
@@ -87,7 +87,7 @@ def unbilled(status: int) -> bool:
 
     Other 5xx may stand for an answer that was made and got lost on its way.
     """
-    return 400 <= status < 500 or status in _UNBILLED
+    return 300 <= status < 500 or status in _UNBILLED
 
 
 def stream_error(event: Mapping[str, Any]) -> tuple[Ending, str, str]:
