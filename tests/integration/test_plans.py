@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from fencepost.ledger import circles, health, load, reads, write
+from fencepost.ledger import circles, health, load, memories, reads, write
 from fencepost.ledger.connect import Connection, Pool
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
@@ -34,6 +34,7 @@ STATEMENTS = {
     "wake": write.WAKE,
     "context calls": reads._CONTEXT_CALLS,
     "prepare": reads._PREPARE,
+    "what a run has written": memories._OWN,
 }
 # A row for each restore there was, and of who may do what the first row, if there is any.
 _FEW = tuple(f" on {table}" for table in ("epochs", "policies", "principals", "delegations", "withdrawn"))
@@ -84,3 +85,21 @@ def test_a_ledgers_database_has_no_index_that_begins_with_the_tenant(fresh: Ledg
         ).fetchall()
     assert found
     assert [name for name, definition in found if "(tenant" in definition] == []
+
+
+_JOINED = re.compile(
+    r"JOIN fencepost\.\w+ (?:AS )?\w+ ON (.*?)(?=\b(?:WHERE|JOIN|LEFT|CROSS|GROUP|LOOP)\b|;)", re.DOTALL
+)
+
+
+def test_what_functions_join_they_find_by_its_id(fresh: LedgerDatabase) -> None:
+    """Where tenants are compared as equal, a row of a small table is looked for among all of its tenant's, by
+    an index on their ids; and goes on being looked for there as the table grows.
+    """
+    with psycopg.connect(fresh.owner) as connection:
+        functions = connection.execute(
+            "SELECT p.proname, p.prosrc FROM pg_proc p WHERE p.pronamespace = 'fencepost'::regnamespace"
+        ).fetchall()
+    joins = [(name, on[1]) for name, source in functions for on in _JOINED.finditer(source)]
+    assert len(joins) > 5
+    assert [(name, on) for name, on in joins if re.search(r"tenant = ", on)] == []

@@ -73,7 +73,7 @@ _OWN: Final = """
 WITH RECURSIVE line AS (
     SELECT r.id, r.parent FROM fencepost.runs r WHERE r.tenant = %(tenant)s AND r.id = %(run)s
     UNION ALL SELECT r.id, r.parent FROM line JOIN fencepost.runs r
-        ON r.tenant = %(tenant)s AND r.id = line.parent
+        ON r.id = line.parent AND r.tenant IS NOT DISTINCT FROM %(tenant)s
 )
 SELECT coalesce(max(CASE WHEN c.receipt ~ '^[0-9]{1,16}$' THEN c.receipt::bigint END), 0)
 FROM line JOIN fencepost.calls c ON c.run = line.id AND c.tenant IS NOT DISTINCT FROM %(tenant)s

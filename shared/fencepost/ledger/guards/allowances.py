@@ -71,7 +71,7 @@ BEGIN
     -- An event of this very transaction: one that was there before has been counted. Its call, written before
     -- its counters, has or had a share; what begins an attempt or catches up tells of that share itself.
     SELECT e.type, s.share INTO told, said FROM fencepost.events e
-        JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+        JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
         LEFT JOIN LATERAL (SELECT share FROM json_array_elements(e.body -> 'reserved') share
             WHERE e.type IN ({_words(TELLS)}) AND share ->> 'key' = NEW.key LIMIT 1) s ON true
         WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
@@ -107,9 +107,8 @@ BEGIN
             SELECT bool_or(e.type IN ({_words((*TAKES, *CATCHES_UP))})) AS takes,
                 bool_or(e.type IN ({_words(RELEASES)})) AS gives,
                 (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
-            -- A call is looked up for each event, never joined: see the counts of a run.
-            FROM fencepost.events e CROSS JOIN LATERAL (SELECT k.id, k.reserved FROM fencepost.calls k
-                    WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
+            FROM fencepost.events e
+                JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
                 CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
             WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
                 AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key

@@ -35,10 +35,11 @@ BEGIN
             c.compensates IS NOT NULL AS offsets, c.effect = 'read' AS reads,
             r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
         FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
-        JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
-        JOIN fencepost.calls c ON c.tenant = w.tenant AND c.id = w.call AND c.run = w.run AND c.child IS NULL
-        JOIN fencepost.events e ON e.tenant = w.tenant AND e.run = w.run AND e.call = w.call
-            AND e.seq > r.seq AND e.type = 'ChildRunStarted'
+        JOIN fencepost.runs r ON r.id = w.run AND r.tenant IS NOT DISTINCT FROM w.tenant
+        JOIN fencepost.calls c ON c.id = w.call AND c.tenant IS NOT DISTINCT FROM w.tenant
+            AND c.run = w.run AND c.child IS NULL
+        JOIN fencepost.events e ON e.run = w.run AND e.tenant IS NOT DISTINCT FROM w.tenant
+            AND e.call = w.call AND e.seq > r.seq AND e.type = 'ChildRunStarted'
     LOOP
         IF (v_run.deadline > v_run.last AND NOT v_run.offsets) OR v_run.deadline <= v_run.at THEN
             RAISE EXCEPTION 'run %: it ends before the run it is started by', v_run.id
@@ -89,7 +90,8 @@ BEGIN
     SELECT c.child, c.state, c.compensates, r.request, r.below::jsonb AS below, jsonb_build_object(
             'turns', r.requests, 'calls', r.calls, 'attempts', r.attempts,
             'tokens', r.tokens + r.held_tokens, 'cost', r.cost + r.held_cost) AS own INTO above
-        FROM fencepost.calls c JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        FROM fencepost.calls c
+        JOIN fencepost.runs r ON r.id = c.run AND r.tenant IS NOT DISTINCT FROM c.tenant
         WHERE c.id = NEW.parent_call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.parent;
     IF (above.child, above.state) IS DISTINCT FROM (NEW.id, 'DISPATCHING') THEN
         RAISE EXCEPTION 'run %: the call that starts it does not name it', NEW.id USING ERRCODE = 'FP004';

@@ -57,16 +57,15 @@ COUNTS: Final = f"""
                    coalesce(bool_or(m.written > OLD.seq), false) AS early INTO settled
             FROM (SELECT s.*,
                     coalesce(lag(s.became) OVER (PARTITION BY s.call ORDER BY s.seq), s.stood) AS was
-                -- A call is looked up for each event: joined, they were planned as a walk through all calls.
-                FROM (SELECT e.call, e.seq, e.version, c.*,
+                -- Equal tenants would be a key, and all calls of a tenant be walked through for each event.
+                FROM (SELECT e.call, e.seq, e.version, c.effect <> 'read' AS acts, c.reused, c.state AS stood,
+                        c.version AS written, CASE WHEN c.compensates IS NULL THEN 1 ELSE -1 END AS sign,
                         CASE e.type WHEN 'ToolResultRecorded' THEN 'SUCCEEDED'
                             WHEN 'RepairRequested' THEN 'NEEDS_REPAIR' WHEN 'ResultReused' THEN 'REUSED'
                             ELSE e.body ->> 'to' END AS became,
                         CASE e.type WHEN 'ChildRunSettled' THEN (e.body ->> 'unknown')::bigint END AS told
-                    FROM fencepost.events e CROSS JOIN LATERAL (
-                        SELECT k.effect <> 'read' AS acts, k.reused, k.state AS stood, k.version AS written,
-                            CASE WHEN k.compensates IS NULL THEN 1 ELSE -1 END AS sign
-                        FROM fencepost.calls k WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
+                    FROM fencepost.events e
+                    JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
                     WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
                         AND e.type IN ({_SETTLE})) AS s) AS m;
             IF settled.early OR (NEW.effects, NEW.unknowns)

@@ -22,8 +22,8 @@ _SLOT: Final = _slot("p_tenant", "p_space", "p_key")
 # Arguments are canonical text, and so is a value: `->` gives it as it stands there.
 _ASKED: Final = """
         SELECT 1 FROM fencepost.calls c
-            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant = c.tenant
-            JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant IS NOT DISTINCT FROM c.tenant
+            JOIN fencepost.runs r ON r.id = c.run AND r.tenant IS NOT DISTINCT FROM c.tenant
         WHERE c.id = NEW.call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.run
             AND c.operation IS NOT DISTINCT FROM NEW.operation AND o.call = c.id AND o.status = 'open'
             AND c.state = 'DISPATCHING' AND c.owner IS NOT NULL AND c.in_flight_until > fencepost.now()
@@ -123,8 +123,9 @@ BEGIN
     SELECT newest = p_expected OR p_restores IS NOT NULL AND EXISTS (
         WITH RECURSIVE stands AS (
             SELECT newest AS version
-            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.tenant = p_tenant
-                AND m.space = p_space AND m.key = p_key AND m.version = s.version AND m.restores > 0)
+            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.space = p_space
+                AND m.key = p_key AND m.tenant IS NOT DISTINCT FROM p_tenant AND m.version = s.version
+                AND m.restores > 0)
         SELECT FROM stands s WHERE s.version = p_expected) INTO expected;
     IF NOT expected OR p_restores > newest THEN
         RETURN QUERY SELECT 'conflict', newest;

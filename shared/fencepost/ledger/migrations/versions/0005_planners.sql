@@ -716,16 +716,15 @@ BEGIN
                    coalesce(bool_or(m.written > OLD.seq), false) AS early INTO settled
             FROM (SELECT s.*,
                     coalesce(lag(s.became) OVER (PARTITION BY s.call ORDER BY s.seq), s.stood) AS was
-                -- A call is looked up for each event: joined, they were planned as a walk through all calls.
-                FROM (SELECT e.call, e.seq, e.version, c.*,
+                -- Equal tenants would be a key, and all calls of a tenant be walked through for each event.
+                FROM (SELECT e.call, e.seq, e.version, c.effect <> 'read' AS acts, c.reused, c.state AS stood,
+                        c.version AS written, CASE WHEN c.compensates IS NULL THEN 1 ELSE -1 END AS sign,
                         CASE e.type WHEN 'ToolResultRecorded' THEN 'SUCCEEDED'
                             WHEN 'RepairRequested' THEN 'NEEDS_REPAIR' WHEN 'ResultReused' THEN 'REUSED'
                             ELSE e.body ->> 'to' END AS became,
                         CASE e.type WHEN 'ChildRunSettled' THEN (e.body ->> 'unknown')::bigint END AS told
-                    FROM fencepost.events e CROSS JOIN LATERAL (
-                        SELECT k.effect <> 'read' AS acts, k.reused, k.state AS stood, k.version AS written,
-                            CASE WHEN k.compensates IS NULL THEN 1 ELSE -1 END AS sign
-                        FROM fencepost.calls k WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
+                    FROM fencepost.events e
+                    JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
                     WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
                         AND e.type IN ('ChildRunSettled', 'RepairDecided', 'RepairRequested', 'ResultReused', 'ToolEffectReconciled', 'ToolResultRecorded')) AS s) AS m;
             IF settled.early OR (NEW.effects, NEW.unknowns)
@@ -1319,7 +1318,7 @@ BEGIN
     -- An event of this very transaction: one that was there before has been counted. Its call, written before
     -- its counters, has or had a share; what begins an attempt or catches up tells of that share itself.
     SELECT e.type, s.share INTO told, said FROM fencepost.events e
-        JOIN fencepost.calls c ON c.id = e.call AND c.tenant = e.tenant
+        JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
         LEFT JOIN LATERAL (SELECT share FROM json_array_elements(e.body -> 'reserved') share
             WHERE e.type IN ('ToolAttemptStarted', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired') AND share ->> 'key' = NEW.key LIMIT 1) s ON true
         WHERE e.id = NEW.event AND e.tenant = NEW.tenant AND e.xmin = pg_current_xact_id()::xid
@@ -1355,9 +1354,8 @@ BEGIN
             SELECT bool_or(e.type IN ('ToolAttemptStarted', 'RepairRequested', 'ToolOutcomeMarkedUnknown', 'LeaseAcquired')) AS takes,
                 bool_or(e.type IN ('ToolAttemptFailed', 'ToolEffectReconciled', 'RepairDecided', 'ApprovalDecided', 'CallCancelled', 'AuthorizationDenied', 'ProposalRejected')) AS gives,
                 (share ->> 'count')::bigint AS calls, (share ->> 'minor')::bigint AS minor
-            -- A call is looked up for each event, never joined: see the counts of a run.
-            FROM fencepost.events e CROSS JOIN LATERAL (SELECT k.id, k.reserved FROM fencepost.calls k
-                    WHERE k.id = e.call AND k.tenant = e.tenant OFFSET 0) AS c
+            FROM fencepost.events e
+                JOIN fencepost.calls c ON c.id = e.call AND c.tenant IS NOT DISTINCT FROM e.tenant
                 CROSS JOIN LATERAL jsonb_array_elements(c.reserved::jsonb) share
             WHERE e.id = ANY (by_events || NEW.event) AND e.tenant = NEW.tenant
                 AND e.xmin = pg_current_xact_id()::xid AND share ->> 'key' = NEW.key
@@ -1385,10 +1383,11 @@ BEGIN
             c.compensates IS NOT NULL AS offsets, c.effect = 'read' AS reads,
             r.tainted IS NOT NULL OR e.body ->> 'tainted' = 'true' AS tainted
         FROM unnest(p_tenants, p_runs, p_calls) AS w (tenant, run, call)
-        JOIN fencepost.runs r ON r.tenant = w.tenant AND r.id = w.run
-        JOIN fencepost.calls c ON c.tenant = w.tenant AND c.id = w.call AND c.run = w.run AND c.child IS NULL
-        JOIN fencepost.events e ON e.tenant = w.tenant AND e.run = w.run AND e.call = w.call
-            AND e.seq > r.seq AND e.type = 'ChildRunStarted'
+        JOIN fencepost.runs r ON r.id = w.run AND r.tenant IS NOT DISTINCT FROM w.tenant
+        JOIN fencepost.calls c ON c.id = w.call AND c.tenant IS NOT DISTINCT FROM w.tenant
+            AND c.run = w.run AND c.child IS NULL
+        JOIN fencepost.events e ON e.run = w.run AND e.tenant IS NOT DISTINCT FROM w.tenant
+            AND e.call = w.call AND e.seq > r.seq AND e.type = 'ChildRunStarted'
     LOOP
         IF (v_run.deadline > v_run.last AND NOT v_run.offsets) OR v_run.deadline <= v_run.at THEN
             RAISE EXCEPTION 'run %: it ends before the run it is started by', v_run.id
@@ -1439,7 +1438,8 @@ BEGIN
     SELECT c.child, c.state, c.compensates, r.request, r.below::jsonb AS below, jsonb_build_object(
             'turns', r.requests, 'calls', r.calls, 'attempts', r.attempts,
             'tokens', r.tokens + r.held_tokens, 'cost', r.cost + r.held_cost) AS own INTO above
-        FROM fencepost.calls c JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+        FROM fencepost.calls c
+        JOIN fencepost.runs r ON r.id = c.run AND r.tenant IS NOT DISTINCT FROM c.tenant
         WHERE c.id = NEW.parent_call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.parent;
     IF (above.child, above.state) IS DISTINCT FROM (NEW.id, 'DISPATCHING') THEN
         RAISE EXCEPTION 'run %: the call that starts it does not name it', NEW.id USING ERRCODE = 'FP004';
@@ -1545,8 +1545,8 @@ BEGIN
             USING ERRCODE = 'FP001';
     END IF;
     IF NOT EXISTS (SELECT 1 FROM fencepost.calls c
-            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant = c.tenant
-            JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+            JOIN fencepost.operations o ON o.key = c.operation AND o.tenant IS NOT DISTINCT FROM c.tenant
+            JOIN fencepost.runs r ON r.id = c.run AND r.tenant IS NOT DISTINCT FROM c.tenant
         WHERE c.id = NEW.call AND c.tenant = NEW.tenant AND c.run IS NOT DISTINCT FROM NEW.run
             AND c.operation IS NOT DISTINCT FROM NEW.operation AND o.call = c.id AND o.status = 'open'
             AND c.state = 'DISPATCHING' AND c.owner IS NOT NULL AND c.in_flight_until > fencepost.now()
@@ -1601,8 +1601,9 @@ BEGIN
     SELECT newest = p_expected OR p_restores IS NOT NULL AND EXISTS (
         WITH RECURSIVE stands AS (
             SELECT newest AS version
-            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.tenant = p_tenant
-                AND m.space = p_space AND m.key = p_key AND m.version = s.version AND m.restores > 0)
+            UNION ALL SELECT m.restores FROM stands s JOIN fencepost.memory m ON m.space = p_space
+                AND m.key = p_key AND m.tenant IS NOT DISTINCT FROM p_tenant AND m.version = s.version
+                AND m.restores > 0)
         SELECT FROM stands s WHERE s.version = p_expected) INTO expected;
     IF NOT expected OR p_restores > newest THEN
         RETURN QUERY SELECT 'conflict', newest;
