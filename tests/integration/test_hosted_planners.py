@@ -1,22 +1,13 @@
 """Agents of other frameworks as planners: asked once per turn, and never let near a tool."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator
 from typing import Any
 from uuid import UUID
 
-import agents
-import anthropic
 import httpx2
-import openai
-import pydantic_ai
 import pytest
-from pydantic_ai import WebSearchTool
-from pydantic_ai.capabilities import NativeTool, Toolset, WebSearch
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
-from pydantic_ai.providers.openai import OpenAIProvider
-from pydantic_ai.toolsets import FunctionToolset
 
 from fencepost import App, Attempt, Effect
 from fencepost.errors import UsageError
@@ -28,6 +19,22 @@ from fencepost_ops.sandbox.process import SandboxProcess
 from fencepost_workers.models.hosted import Hosted, openai_agents_planner, pydantic_ai_planner
 from tests.integration.model_desk import COST, NOTE, PRICE, SCRIPT, Desk, Note, seated
 from tests.integration.step_shop import SECOND
+from tests.sdks import (
+    AnthropicModel,
+    AnthropicProvider,
+    FunctionToolset,
+    NativeTool,
+    OpenAIChatModel,
+    OpenAIProvider,
+    OpenAIResponsesModel,
+    Toolset,
+    WebSearch,
+    WebSearchTool,
+    agents,
+    anthropic,
+    openai,
+    pydantic_ai,
+)
 
 ROB = {"name": "bank_rob", "id": "same", "arguments": {"key": "k"}}
 BURN = {"name": "note.burn", "id": "same", "arguments": {"key": "k"}}
@@ -245,7 +252,6 @@ MODEL_SETTINGS: dict[str, Any] = {
     "context_management": [{"type": "compaction"}],
     "extra_args": {"background": True},
     "extra_body": {"tools": [{"type": "web_search"}]},
-    "retry": agents.ModelRetrySettings(max_retries=3),
     "store": True,
     "tool_choice": "required",
     "truncation": "auto",
@@ -296,7 +302,7 @@ def test_an_agent_that_could_act_or_ask_again_by_itself_is_refused() -> None:
         (pydantic_ai_planner, pydantic(model_settings=lambda _: {}), "are a function"),
         *(
             (openai_agents_planner, desk(model_settings=agents.ModelSettings(**{name: value})), name)
-            for name, value in MODEL_SETTINGS.items()
+            for name, value in (MODEL_SETTINGS | {"retry": agents.ModelRetrySettings(max_retries=3)}).items()
         ),
     ]
     for planner, agent, why in refused:

@@ -1,9 +1,9 @@
 """What models think is sealed in its place: it goes back there, over the official SDKs, or is refused."""
 
+from __future__ import annotations
+
 from typing import Any
 
-import anthropic
-import openai
 import pytest
 
 from fencepost.models import Wire
@@ -11,6 +11,7 @@ from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
 from tests.integration.model_desk import KEY, NOTE, WIRES, modelled, seated
+from tests.sdks import anthropic, openai
 
 THINKING = {
     "text": "I note it.",

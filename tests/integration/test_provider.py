@@ -1,5 +1,7 @@
 """The scripted provider as the official SDKs see it, and what its book says of them."""
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import json
@@ -8,15 +10,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
 import pytest
 
 from fencepost_ops.sandbox.process import SandboxError, SandboxProcess
 from fencepost_ops.sandbox.provider_book import BOOK_FILE, ModelBook
 from fencepost_ops.sandbox.provider_transcript import CHAT, MESSAGES, RESPONSES, WIRES
 from tests.awaiting import until
+from tests.sdks import anthropic, openai
 
 ARGUMENTS = {"to": "acct_9", "amount_minor": 120000}
 SCRIPT = {
@@ -114,24 +115,25 @@ def test_streams_are_read_by_the_sdks(provider: SandboxProcess, wire: str) -> No
     assert ends[wire]()
 
 
-SEEN: dict[str, dict[str, Any]] = {
+SDKS = {"openai": openai, "anthropic": anthropic, "httpx2": httpx2}
+SEEN: dict[str, dict[str, str | None]] = {
     "cut_fin": {
-        RESPONSES: openai.APIConnectionError,
-        CHAT: openai.APIConnectionError,
-        MESSAGES: httpx2.RemoteProtocolError,
+        RESPONSES: "openai.APIConnectionError",
+        CHAT: "openai.APIConnectionError",
+        MESSAGES: "httpx2.RemoteProtocolError",
     },
     "cut_reset": {
-        RESPONSES: openai.APIConnectionError,
-        CHAT: openai.APIConnectionError,
-        MESSAGES: httpx2.ReadError,
+        RESPONSES: "openai.APIConnectionError",
+        CHAT: "openai.APIConnectionError",
+        MESSAGES: "httpx2.ReadError",
     },
     "cut_clean": dict.fromkeys(WIRES),  # no error at all
-    "error_event": {RESPONSES: None, CHAT: openai.APIError, MESSAGES: anthropic.APIStatusError},
+    "error_event": {RESPONSES: None, CHAT: "openai.APIError", MESSAGES: "anthropic.APIStatusError"},
     "response_failed": {RESPONSES: None},
     "reset_before_headers": {
-        RESPONSES: openai.APIConnectionError,
-        CHAT: openai.APIConnectionError,
-        MESSAGES: anthropic.APIConnectionError,
+        RESPONSES: "openai.APIConnectionError",
+        CHAT: "openai.APIConnectionError",
+        MESSAGES: "anthropic.APIConnectionError",
     },
     "truncated": dict.fromkeys(WIRES),
 }
@@ -143,7 +145,8 @@ def test_what_an_sdk_makes_of_a_broken_stream(provider: SandboxProcess, kind: st
     provider.post("/models/faults", {"kind": kind, "after": "120", "count": 1})
     seen = SEEN[kind][wire]
     if seen is not None:
-        with pytest.raises(seen):
+        sdk, _, error = seen.partition(".")
+        with pytest.raises(getattr(SDKS[sdk], error)):
             ask(provider, wire, stream=True)
     else:
         events = ask(provider, wire, stream=True)

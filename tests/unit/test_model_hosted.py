@@ -1,5 +1,7 @@
 """What frameworks' models answered, judged by what the provider said, not by what a framework kept of it."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Callable
@@ -8,13 +10,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import agents
 import httpx2
-import openai
-import pydantic_ai
 import pytest
-from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App, Attempt, Effect
 from fencepost.errors import UsageError
@@ -30,6 +27,7 @@ from fencepost_workers.models.hosted import (
     pydantic_ai_planner,
 )
 from tests.integration.model_desk import Note
+from tests.sdks import OpenAIChatModel, OpenAIProvider, OpenAIResponsesModel, agents, openai, pydantic_ai
 from tests.unit.test_model_requests import Answering, provider
 from tests.unit.test_telemetry import keeping
 
@@ -57,7 +55,7 @@ def by_chat(client: openai.AsyncOpenAI) -> Hosted:
     return pydantic_ai_planner(pydantic_ai.Agent(model), APP, tools=["pay"])
 
 
-Host = Callable[[openai.AsyncOpenAI], Hosted]
+Host = Callable[["openai.AsyncOpenAI"], Hosted]
 
 
 def answering(told: dict[str, Any], status: str = "200 OK", head: str = JSON) -> Answering:

@@ -1,17 +1,13 @@
 """What a hosted agent's client sends and hears: once, where it can be read, and nothing else counts."""
 
+from __future__ import annotations
+
 import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
-import anthropic
 import httpx2
-import openai
-import pydantic_ai
 import pytest
-from pydantic_ai.models.anthropic import AnthropicModel
-from pydantic_ai.models.function import AgentInfo, FunctionModel
-from pydantic_ai.providers.anthropic import AnthropicProvider
 
 from fencepost import App
 from fencepost.breaker import set_up_wrong
@@ -23,6 +19,15 @@ from fencepost_workers.models import ModelTurn, NoTurn
 from fencepost_workers.models.hosted import Hosted, pydantic_ai_planner
 from fencepost_workers.models.overheard import Line, Refused
 from fencepost_workers.models.transcript import Transcript
+from tests.sdks import (
+    AgentInfo,
+    AnthropicModel,
+    AnthropicProvider,
+    FunctionModel,
+    anthropic,
+    openai,
+    pydantic_ai,
+)
 from tests.unit.test_model_hosted import (
     APP,
     HOSTS,
@@ -52,15 +57,14 @@ def test_what_nobody_heard_asked_for_is_no_answer_and_is_charged_as_held() -> No
     assert (found.value.code, found.value.spent) == ("unheard", None)
 
 
-class Elsewhere(openai.AsyncOpenAI):
-    """A client that asks at an address of its own."""
-
-    async def _prepare_options(self, options: Any) -> Any:
-        return options.model_copy(update={"url": "/models/m:predict"})
-
-
 @pytest.mark.parametrize("host", HOSTS)
 def test_nothing_is_asked_where_nobody_could_read_the_answer(host: Host) -> None:
+    class Elsewhere(openai.AsyncOpenAI):
+        """A client that asks at an address of its own."""
+
+        async def _prepare_options(self, options: Any) -> Any:
+            return options.model_copy(update={"url": "/models/m:predict"})
+
     def elsewhere(client: openai.AsyncOpenAI) -> Hosted:
         return host(Elsewhere(api_key="none", base_url=client.base_url, max_retries=0))
 

@@ -1,5 +1,7 @@
 """What leaves a process for a model's provider: nothing that cannot be meant, and nobody else's headers."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -9,12 +11,7 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
-import agents
-import openai
-import pydantic_ai
 import pytest
-from pydantic_ai.models.openai import OpenAIResponsesModel
-from pydantic_ai.providers.openai import OpenAIProvider
 
 from fencepost import App
 from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
@@ -26,6 +23,7 @@ from fencepost_workers.models.hosted import Hosted, openai_agents_planner, pydan
 from fencepost_workers.models.providers import KeyUnavailable, _key
 from fencepost_workers.worker import Worker
 from tests.awaiting import until
+from tests.sdks import OpenAIProvider, OpenAIResponsesModel, agents, openai, pydantic_ai
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WIRES = list(Wire)

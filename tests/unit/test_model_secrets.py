@@ -1,11 +1,12 @@
 """No part of a key is told: what is too long is cut after the key is taken out of it, never before."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
 
-import openai
 import pytest
 
 from fencepost.models import Wire
@@ -13,6 +14,7 @@ from fencepost.views import Context
 from fencepost_workers.models import NoTurn, Providers
 from fencepost_workers.models.answers import LABEL_CHARS, STOP_CHARS, WHY_CHARS, Answer
 from fencepost_workers.models.hosted import Hosted
+from tests.sdks import openai
 from tests.unit.model_wires import chunk, fragment
 from tests.unit.test_model_requests import NOW, WIRES, Answering, by_openai_agents, by_pydantic_ai, provider
 
