@@ -47,8 +47,11 @@ chaos: setup ## every fault point, ten minutes of every fault, a hostile broker,
 	$(call step,outage,$(BIN)/python -m fencepost_ops.bench_outage,See which attempts were made while the service throttled)
 	$(call step,models,$(BIN)/python -m fencepost_ops.bench_models,See how many requests its runs made while the provider failed)
 
+# What each process that tests would compile for itself is compiled meanwhile, by one.
 .PHONY: test
-test: lint ## everything that must pass: lint, types, import contracts, all tests
+test: setup ## everything that must pass: lint, types, import contracts, all tests
+	@$(if $(ARGS),,$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider >/dev/null 2>&1 & )\
+		$(MAKE) --no-print-directory lint; code=$$?; wait; exit $$code
 	$(call step,pytest,$(BIN)/python -m pytest $(if $(ARGS),$(ARGS),$(TOGETHER)),Run one alone with: make test ARGS="-k NAME -x")
 
 .PHONY: lint
