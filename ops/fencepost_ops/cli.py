@@ -18,96 +18,8 @@ import click
 from fencepost import __version__
 from fencepost.canonical import reveal
 from fencepost.errors import FencepostError, UsageError
-from fencepost.settings import redact
+from fencepost_ops.commands.named import COMMANDS, SAYS, SECTIONS
 from fencepost_ops.commands.session import app_option, dsn_option, redis_option
-
-COMMANDS: Final = {
-    "up": "fencepost_ops.up:up",
-    "demo": "fencepost_ops.demo:demo",
-    "chaos": "fencepost_ops.chaos:chaos",
-    "drill": "fencepost_ops.drill.command:drill",
-    "enqueue": "fencepost_ops.commands.enqueue:enqueue",
-    "runs": "fencepost_ops.commands.runs:runs",
-    "show": "fencepost_ops.commands.runs:show",
-    "watch": "fencepost_ops.commands.watch:watch",
-    "workers": "fencepost_ops.commands.workers:workers",
-    "outbox": "fencepost_ops.commands.outbox:outbox",
-    "unresolved": "fencepost_ops.commands.unresolved:unresolved",
-    "blocked": "fencepost_ops.commands.blocked:blocked",
-    "repin": "fencepost_ops.commands.settle:repin",
-    "repair": "fencepost_ops.commands.settle:repair",
-    "cancel": "fencepost_ops.commands.settle:cancel",
-    "approvals": "fencepost_ops.commands.approvals:approvals",
-    "approve": "fencepost_ops.commands.approvals:approve",
-    "deny": "fencepost_ops.commands.approvals:deny",
-    "explain": "fencepost_ops.commands.explain:explain",
-    "result": "fencepost_ops.commands.result:result",
-    "memory": "fencepost_ops.commands.memory:memory",
-    "grounding": "fencepost_ops.commands.memory:grounding",
-    "stats": "fencepost_ops.commands.stats:stats",
-    "audit": "fencepost_ops.commands.audit:audit",
-    "intake": "fencepost_ops.commands.intake:intake",
-    "recover": "fencepost_ops.commands.recover:recover",
-    "verify": "fencepost_ops.commands.verify:verify",
-    "check": "fencepost_ops.check:check",
-    "tools": "fencepost_ops.commands.tools:tools",
-    "mcp": "fencepost_ops.commands.mcp:mcp",
-    "policy": "fencepost_ops.commands.policy:policy",
-    "principals": "fencepost_ops.commands.principals:principals_",
-    "principal": "fencepost_ops.commands.principals:principal",
-    "delegations": "fencepost_ops.commands.delegations:delegations_",
-    "delegate": "fencepost_ops.commands.delegations:delegate",
-    "revoke": "fencepost_ops.commands.delegations:revoke",
-    "keys": "fencepost_ops.commands.keys:keys",
-    "tokens": "fencepost_ops.commands.tokens:tokens_",
-    "api": "fencepost_ops.commands.api:api",
-    "allowances": "fencepost_ops.commands.allowances:allowances",
-    "doctor": "fencepost_ops.commands.doctor:doctor",
-    "migrate": "fencepost_ops.commands.migrate:migrate",
-    "logins": "fencepost_ops.commands.logins:logins",
-}
-"""Every command and where it lives; a module is imported when its command is asked for."""
-
-SECTIONS: Final = {
-    "Run a fleet": ("up", "api", "migrate", "logins", "doctor"),
-    "Send runs and follow them": (
-        "enqueue",
-        "runs",
-        "show",
-        "result",
-        "grounding",
-        "watch",
-        "cancel",
-        "tools",
-        "mcp",
-        "memory",
-    ),
-    "Approve": ("approvals", "approve", "deny", "explain"),
-    "Operate": (
-        "workers",
-        "outbox",
-        "intake",
-        "unresolved",
-        "blocked",
-        "repin",
-        "repair",
-        "recover",
-        "stats",
-    ),
-    "Say who may": (
-        "policy",
-        "principals",
-        "principal",
-        "delegations",
-        "delegate",
-        "revoke",
-        "keys",
-        "tokens",
-        "allowances",
-    ),
-    "Prove": ("demo", "chaos", "drill", "verify", "check", "audit"),
-}
-"""In which order and under which heading the commands are listed."""
 
 INTERRUPTED: Final = 130
 BROKEN_PIPE: Final = 141
@@ -124,23 +36,23 @@ class CommandLine(click.Group):
         return [name for name, place in COMMANDS.items() if _exists(place.partition(":")[0])]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by what they are for."""
+        """The commands by what they are for. None is imported: all of them take two seconds."""
         names = self.list_commands(ctx)
         rest = tuple(name for name in names if not any(name in of for of in SECTIONS.values()))
         width = max(map(len, names))
         for title, members in {**SECTIONS, "More": rest}.items():
-            commands = [(name, self.get_command(ctx, name)) for name in members if name in names]
+            commands = [click.Command(name, help=SAYS[name]) for name in members if name in names]
             limit = formatter.width - width - 6  # click's own measure
-            rows = [(f"{n:<{width}}", c.get_short_help_str(limit)) for n, c in commands if c is not None]
+            rows = [(f"{one.name:<{width}}", one.get_short_help_str(limit)) for one in commands]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         """The command of this name; its module is imported now."""
-        if cmd_name not in self.list_commands(ctx):
+        module, _, attribute = COMMANDS.get(cmd_name, "").partition(":")
+        if not module or not _exists(module):
             return None
-        module, _, attribute = COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
@@ -216,6 +128,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _say(message: str, code: int) -> int:
+    from fencepost.settings import redact
+
     try:
         click.echo(f"fencepost: {reveal(redact(message))}", err=True)
     except BrokenPipeError:

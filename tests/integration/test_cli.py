@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,6 +17,7 @@ import pytest
 
 from fencepost import Client
 from fencepost_ops import cli
+from fencepost_ops.commands.named import COMMANDS, SAYS
 from fencepost_ops.database import LedgerDatabase
 from tests.integration.ledger_bench import Bench, open_bench
 from tests.integration.shell import (
@@ -177,7 +179,7 @@ def test_an_application_that_ends_the_process_is_one_sentence(
 
 
 def test_a_command_that_is_not_there_yet_is_not_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "later", "fencepost_ops.not_written_yet:later")
+    monkeypatch.setitem(COMMANDS, "later", "fencepost_ops.not_written_yet:later")
     assert "later" not in shell.ok("--help").split()
     assert "no such command 'later'" in shell.refused(2, "later")
 
@@ -188,13 +190,33 @@ def test_commands_are_listed_by_what_they_are_for(shell: Shell) -> None:
     assert sorted(titles, key=told.index) == titles
     assert "More:" not in told  # every command has its place
     listed = re.findall(r"(?m)^  ([a-z]+) {2,}[A-Z]", told.partition("Run a fleet:")[2])
-    assert sorted(listed) == sorted(cli.COMMANDS)
+    assert sorted(listed) == sorted(COMMANDS)
 
 
 def test_every_command_that_is_listed_has_help(shell: Shell) -> None:
-    for name in cli.COMMANDS:
-        if name in shell.ok("--help"):
+    listed = shell.ok("--help")
+    for name in COMMANDS:
+        if name in listed:
             assert "Usage:" in shell.ok(name, "--help")
+
+
+def test_a_list_of_commands_says_of_each_what_its_own_help_begins_with() -> None:
+    assert list(SAYS) == list(COMMANDS)
+    for name, said in SAYS.items():
+        command = cli.main.get_command(click.Context(cli.main), name)
+        assert command is not None
+        for limit in (30, 60, 1000):
+            own = command.get_short_help_str(limit)
+            assert click.Command(name, help=said).get_short_help_str(limit) == own, name
+
+
+def test_a_list_of_commands_imports_none_of_them() -> None:
+    told = "import sys; from fencepost_ops.cli import main; main(['--help'], standalone_mode=False); "
+    told += "print(sorted({'psycopg', 'pydantic', 'redis', 'sqlalchemy'} & set(sys.modules)))"
+    command = [sys.executable, "-c", told]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 WITHOUT_JSON = {

@@ -1,6 +1,7 @@
 """What every command shares: which ledger, which application, and how its answer is asked for.
 
 `--dsn`, `--redis-url` and `--app` may stand before or after a command's name; they win over the environment.
+What a list of commands or a refused word does not need is imported where it is used.
 """
 
 from __future__ import annotations
@@ -8,17 +9,19 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
-import psycopg
 
-from fencepost import Client
-from fencepost.app import App
 from fencepost.errors import FencepostError, UsageError
-from fencepost.ledger.connect import Connection, connect, translate
-from fencepost.loading import load_app
-from fencepost.settings import Settings, load_settings, redact
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from fencepost import Client
+    from fencepost.app import App
+    from fencepost.ledger.connect import Connection
+    from fencepost.settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,30 +34,43 @@ class Session:
 
     def settings(self, *needed: str) -> Settings:
         """The settings; UsageError naming what to set if one of `needed` is empty."""
+        from fencepost.settings import load_settings
+
         settings = load_settings(**self.overrides)
         settings.need(*needed)
         return settings
 
     def client(self, app: App | None = None) -> Client:
         """A client of the ledger; nothing is opened yet. `app` says who may approve, where no policy does."""
+        from fencepost import Client
+
         settings = self.settings("dsn")
         return Client(settings.dsn, settings.redis_url, pool_size=1, app=app)
 
     @contextmanager
     def connection(self) -> Iterator[Connection]:
         """A session in Postgres, each statement its own transaction. Every error is one of ours."""
+        from fencepost.ledger.connect import connect
+
         with self.errors(), connect(self.settings("dsn").dsn, "fencepost cli", autocommit=True) as connection:
             yield connection
 
     @contextmanager
     def errors(self) -> Iterator[None]:
         """Whatever Postgres says inside becomes one sentence, and an error of ours."""
+        import psycopg
+
         try:
             yield
         except psycopg.Error as error:
             raise self._explained(error) from error
 
     def _explained(self, error: psycopg.Error) -> Exception:
+        import psycopg
+
+        from fencepost.ledger.connect import translate
+        from fencepost.settings import redact
+
         dsn = self.settings().dsn
         explained = translate(error, dsn)
         if not isinstance(explained, psycopg.Error):
@@ -63,6 +79,8 @@ class Session:
 
     def app(self) -> App | None:
         """The application, if one is named; UsageError if it cannot be loaded."""
+        from fencepost.loading import load_app
+
         path = self.settings().app
         return load_app(path) if path else None
 
