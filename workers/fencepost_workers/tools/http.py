@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -121,7 +122,9 @@ class _Wire:
             await self._stream.aclose()
 
 
+@cache
 def _context(verify: bool) -> ssl.SSLContext:
+    """The certificates that are trusted, read once: that takes tens of milliseconds."""
     return httpx2.create_ssl_context(verify=verify, trust_env=False)
 
 
