@@ -1,17 +1,22 @@
-"""One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own."""
+"""One embedded Postgres for all tests; every test that asks for a ledger gets a database of its own.
+
+The process that only shares the tests out imports this too: what a fixture needs is imported by it.
+"""
+
+from __future__ import annotations
 
 import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 
-from fencepost_ops.database import LedgerDatabase, make_logins, prepare_database
-from fencepost_ops.local import LocalPostgres, TemporaryFolder
-from tests.databases import copied, in_memory
+if TYPE_CHECKING:
+    from fencepost_ops.database import LedgerDatabase
+    from fencepost_ops.local import LocalPostgres
 
 # A shell starts what it runs in the background with Ctrl-C ignored, and so would all that the tests start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -52,6 +57,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[LocalPostgres]:
+    from fencepost_ops.local import LocalPostgres, TemporaryFolder
+    from tests.databases import in_memory
+
     with (
         TemporaryFolder("fencepost-tests-", parent=in_memory()) as folder,
         LocalPostgres.start(folder / "postgres", fsync=False, settings=SETTINGS) as server,
@@ -62,11 +70,15 @@ def postgres() -> Iterator[LocalPostgres]:
 @pytest.fixture(scope="session")
 def template(postgres: LocalPostgres) -> dict[str, str]:
     """A migrated database with a movable clock, copied for every test; the logins are the cluster's."""
+    from fencepost_ops.database import make_logins, prepare_database
+
     prepare_database(postgres, "template_ledger", movable_clock=True)
     return make_logins(postgres, "template_ledger")
 
 
 @pytest.fixture
 def database(postgres: LocalPostgres, template: dict[str, str]) -> Iterator[LedgerDatabase]:
+    from tests.databases import copied
+
     with copied(postgres, template) as database:
         yield database
