@@ -1,8 +1,9 @@
-"""What of a call only counts: a try, a page, a nonce, the time of asking. PURE.
+"""What of a call only counts: a try, a page, a nonce. PURE.
 
-A tool says which of its arguments do (`cosmetic=`). Where nobody has said, names tell: `NAMED`, and a number
-behind one of `COUNTED` within a text. Nothing is told from values: an id, a day or the next of forty racks
-may be what a planner looks for, and a wrong stop is worse than a late one.
+A tool says which of its arguments do (`cosmetic=`). Where nobody has said, names tell: numbers of arguments
+named as in `COUNTERS`, whatever those say that are named as in `MARKS`, and a number behind one of `COUNTED`
+within a text. No other value tells anything: an id, a day or the next of forty racks may be what a planner
+looks for, and a wrong stop is worse than a late one.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-NAMED: Final = frozenset({
+COUNTERS: Final = frozenset({
     "attempt", "attemptno", "attemptnumber", "attempts", "try", "trynumber", "tries", "retry", "retries",
     "retrycount", "retrynumber", "iter", "iteration", "iterations", "loop", "tick", "counter", "i", "n",
-    "page", "pageno", "pagenumber", "seq", "sequence", "sequencenumber", "nonce", "salt", "rand", "random",
-    "cachebuster", "uuid", "requestid", "reqid", "callid", "traceid", "spanid", "correlationid", "ts",
-    "timestamp", "now",
+    "page", "pageno", "pagenumber",
 })  # fmt: skip
-"""Arguments so named, in whatever spelling, only count with their numbers and texts, if nobody says else."""
-COUNTED: Final = ("attempt", "try", "retry", "iteration")
+MARKS: Final = frozenset({
+    "nonce", "rand", "random", "cachebuster", "requestid", "reqid", "callid", "traceid", "spanid",
+    "correlationid",
+})  # fmt: skip
+COUNTED: Final = ("[Aa]ttempt", "[Tt]ry", "[Rr]etry", "[Ii]teration")
 MOST_CHARS: Final = 16_384
 """Of a call's arguments that are looked into; longer ones are compared as they are."""
 _LEAST_WORD: Final = 8
@@ -28,7 +30,7 @@ _LEAST_NUMBER: Final = 10
 _TURNS: Final = 2
 """How often letters and digits take turns in a word that nobody would call a name."""
 _SPELLING: Final = re.compile(r"[^a-z0-9]")
-_IN_TEXT: Final = re.compile(rf"\b({'|'.join(COUNTED)})(\W{{0,3}})\d+\b", re.ASCII | re.IGNORECASE)
+_IN_TEXT: Final = re.compile(rf"\b({'|'.join(COUNTED)})(\W{{0,3}})\d+\b", re.ASCII)
 _UUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
 _CLOCK: Final = r"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _WHEN: Final = rf"(?:\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?|{_CLOCK})(?!\d)"
@@ -59,7 +61,7 @@ def meant(arguments: str, cosmetic: Sequence[str] | None = None) -> Meant:
         if not isinstance(value, dict):
             return Meant(arguments, {})
         if cosmetic is None:
-            value = _named(value, "", counts)
+            value = _named(value, counts)
         else:
             counts = {name: value.pop(name) for name in cosmetic if name in value}
         return Meant(json.dumps(value, sort_keys=True), counts)
@@ -67,30 +69,41 @@ def meant(arguments: str, cosmetic: Sequence[str] | None = None) -> Meant:
         return Meant(arguments, {})
 
 
-def _named(value: Any, at: str, counts: dict[str, Any]) -> Any:
+def _named(value: dict[str, Any], counts: dict[str, Any]) -> dict[str, Any]:
+    kept = {}
+    for name, one in value.items():
+        if _by_name(name, one):
+            counts[name] = one
+        else:
+            kept[name] = _in_text(one, name, counts)
+    return kept
+
+
+def _by_name(name: str, value: Any) -> bool:
+    number = (isinstance(value, int) and not isinstance(value, bool)) or (
+        isinstance(value, str) and value.isdecimal()
+    )
+    spelled = _SPELLING.sub("", name.lower())
+    return (number and spelled in COUNTERS) or (isinstance(value, str | int) and spelled in MARKS)
+
+
+def _in_text(value: Any, at: str, counts: dict[str, Any]) -> Any:
+    """The value without the numbers that count within its texts, however deep they are."""
     if isinstance(value, str):
         said = _IN_TEXT.sub(r"\1\2", value)
         if said != value:
             counts[at] = value
         return said
     if isinstance(value, list):
-        return [_named(one, f"{at}[{n}]", counts) for n, one in enumerate(value)]
-    if not isinstance(value, dict):
-        return value
-    kept = {}
-    for name, one in value.items():
-        path = f"{at}.{name}" if at else name
-        scalar = isinstance(one, str | int | float) and not isinstance(one, bool)
-        if scalar and by_name(name):
-            counts[path] = one
-        else:
-            kept[name] = _named(one, path, counts)
-    return kept
+        return [_in_text(one, f"{at}[{n}]", counts) for n, one in enumerate(value)]
+    if isinstance(value, dict):
+        return {name: _in_text(one, f"{at}.{name}", counts) for name, one in value.items()}
+    return value
 
 
 def by_name(argument: str) -> bool:
-    """Whether an argument of this name only counts where its tool says nothing."""
-    return _SPELLING.sub("", argument.lower()) in NAMED
+    """Whether an argument of this name may count where its tool says nothing."""
+    return _SPELLING.sub("", argument.lower()) in COUNTERS | MARKS
 
 
 def unmoving(text: str) -> str:

@@ -325,9 +325,9 @@ def _model_problems(tool: Tool) -> Iterator[str]:
         if info.annotation is float:
             yield f"argument {name} is a float, which has no exact text; use int minor units, or Decimal"
     names = stored_names(tool.arguments)
-    said: object = tool.cosmetic
-    if isinstance(said, str):
-        yield f"cosmetic={said!r} is a text; give names of arguments: cosmetic=({said!r},)"
+    said: object = () if tool.cosmetic is None else tool.cosmetic
+    if not isinstance(said, tuple | list) or not all(isinstance(name, str) for name in said):
+        yield f"cosmetic={said!r} is no tuple of arguments' names, as cosmetic=('attempt',)"
     elif unknown := [name for name in tool.cosmetic or () if name not in names]:
         yield f"cosmetic= names no argument: {', '.join(unknown)} (there are {', '.join(sorted(names))})"
     fields = {"id"} if tool.returns is None else {"id", *tool.returns.model_fields}

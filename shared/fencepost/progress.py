@@ -30,6 +30,8 @@ FAR: Final = 3
 """How many times as many turns as are compared are looked at: those in which only pollers are asked do not
 count, and a run may have thousands of them.
 """
+MOST_READ: Final = 4 * 1024 * 1024
+"""Characters of the arguments of turns that are looked into; more are compared as they are."""
 _SHOWN: Final = 60
 _WHEN: Final = frozenset({"as_of", "now"})
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]*(?=: )", re.ASCII)
@@ -87,7 +89,7 @@ class _Asked:
     @cached_property
     def guessed(self) -> Meant:
         """What it asked, without what counts by its name where its tool says nothing."""
-        return self.declared if self.acted or self.cosmetic is not None else meant(self.arguments)
+        return self.declared if self.cosmetic is not None else meant(self.arguments)
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,18 @@ class _Step:
     def shape(self) -> list[tuple[str, str]]:
         """Its calls and what came of them, whatever they asked."""
         return sorted(call.came for call in self.calls)
+
+    @cached_property
+    def acted(self) -> bool:
+        return any(call.acted for call in self.calls)
+
+    @cached_property
+    def size(self) -> int:
+        return sum(len(call.arguments) for call in self.calls)
+
+    @cached_property
+    def equal(self) -> list[tuple[str, str, str]]:
+        return sorted((*call.came, call.arguments) for call in self.calls)
 
     @cached_property
     def same(self) -> list[tuple[str, str, str]]:
@@ -128,20 +142,30 @@ def stuck(
     - after `repeats` equal turns in a row, or rounds of a circle of `LONGEST` turns at most: the same calls
       with the same arguments, but for those that their tools declare cosmetic, and the same results, errors
       compared by their code;
-    - after `PATIENCE` times as many that are equal but for arguments that count by their names.
+    - after `PATIENCE` times as many that are equal but for arguments that count by their names, and of which
+      none had an effect.
 
     Calls of a declared poller are left out, and so are those of a tool version that this process does not
     know: another one does.
     """
     steps = list(_latest(calls, LONGEST * PATIENCE * repeats, tool))
     shapes = [step.shape for step in steps]
-    for often, kind in ((repeats, "same"), (PATIENCE * repeats, "alike")):
+    for often, guess in ((repeats, False), (PATIENCE * repeats, True)):
         for period in range(1, LONGEST + 1):
             window = steps[: period * often]
             # Arguments are read only where everything else is equal: there may be much of them.
-            if _again(shapes, period, often) and _again([getattr(s, kind) for s in window], period, often):
+            if _again(shapes, period, often) and _again(_kinds(window, guess=guess), period, often):
                 return _circling(window, period, often)
     return None
+
+
+def _kinds(window: Sequence[_Step], *, guess: bool) -> list[object]:
+    """What has to be equal for these turns to be so."""
+    if guess and any(step.acted for step in window):
+        return list(range(len(window)))  # whoever gets on may count as he does
+    if sum(step.size for step in window) > MOST_READ:
+        return [step.equal for step in window]
+    return [step.alike if guess else step.same for step in window]
 
 
 def _again(kinds: Sequence[object], period: int, often: int) -> bool:
@@ -152,7 +176,7 @@ def _again(kinds: Sequence[object], period: int, often: int) -> bool:
 
 def _circling(window: Sequence[_Step], period: int, often: int) -> str:
     names = ", then ".join(step.named for step in reversed(window[:period]))
-    only = sorted(_moved(window, period))
+    only = sorted(_moved(window, period, often))
     if only:
         beside = " and ".join(sanitize(path, _SHOWN) for path in only)
         return f"{names}: called {often} times in a row with the same result while only {beside} changed"
@@ -161,14 +185,21 @@ def _circling(window: Sequence[_Step], period: int, often: int) -> str:
     return f"{names}: called {often} turns in a row with the same arguments and the same result"
 
 
-def _moved(window: Sequence[_Step], period: int) -> set[str]:
-    """The arguments that differed all the same."""
-    found: dict[tuple[int, str], set[str]] = {}
+def _moved(window: Sequence[_Step], period: int, often: int) -> set[str]:
+    """The arguments that differed all the same, from round to round."""
+    found: dict[tuple[int, str, str], list[list[str]]] = {}
     for n, step in enumerate(window):
+        said: dict[tuple[int, str, str], list[str]] = {}
         for call in step.calls:
             for path, value in call.guessed.counts.items():
-                found.setdefault((n % period, path), set()).add(repr(value))
-    return {path for (_, path), values in found.items() if len(values) > 1}
+                said.setdefault((n % period, call.tool, path), []).append(repr(value))
+        for place, values in said.items():
+            found.setdefault(place, []).append(sorted(values))
+    return {
+        path
+        for (_, _, path), rounds in found.items()
+        if len(rounds) < often or any(values != rounds[0] for values in rounds)
+    }
 
 
 def _latest(calls: Sequence[Told], most: int, tool: Callable[[str, int], Tool | None]) -> Iterator[_Step]:

@@ -214,7 +214,7 @@ class Tool:
     poller: bool = False
     """Whether asking the same again and learning the same is its use, and no standstill of a run."""
     cosmetic: tuple[str, ...] | None = None
-    """Arguments in which calls may differ and ask the same, as a try. None: names tell (`cosmetic.NAMED`)."""
+    """Arguments in which calls may differ and ask the same, as a try. None: names tell (see `cosmetic`)."""
     output: Output = USUAL
     """How much of its output is kept, and what of it a planner is shown."""
     describe: str = ""

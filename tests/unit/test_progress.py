@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from fencepost import App, Contract, Effect, Request
 from fencepost.ledger.reads import ContextCall
-from fencepost.progress import FAR, LONGEST, PATIENCE, stuck
+from fencepost.progress import FAR, LONGEST, MOST_READ, PATIENCE, stuck
 from fencepost.tools import Tool
 
 N = 3
@@ -144,12 +144,23 @@ GETS_ON = {
     "a poller": [POLL] * 200,
     "a poller whose result changes slowly": [one("job.state", f"{n // 10} %") for n in range(200)],
     "one number changes, but not often": [one("look", n=n) for n in range(2 * N - 1)],
+    "an effect beside what counts": [[*one("mail.file", "sent"), *one("look", n=n)] for n in range(50)],
     "each is an effect": [one("mail.file", "sent", n=n) for n in range(50)],
     "each is one, of a tool that says what counts": [one("mail.send", "sent", n=n) for n in range(50)],
     "a circle of nine": [one("look", f"r{n}", n=n) for n in range(9)] * N,
     "another error each time": [one("look", f"!{code}") for code in ("a", "b", "c", "d")],
     "another word each time": [one("look", note=word) for word in WORDS],
     "a number and a word change": [one("look", n=n, note=word) for n, word in enumerate(WORDS)],
+    "one sequence after the other": [[("look", {"sequence": word}, "no hits")] for word in WORDS * 4],
+    "one id after the other": [[("look", {"uuid": f"{n:032x}"}, "!404")] for n in range(40)],
+    "one salt after the other": [[("look", {"salt": word}, "no")] for word in WORDS * 4],
+    "one name after the other": [[("look", {"page": word}, "no")] for word in WORDS * 4],
+    "one binding after the other": [[("look", {"bindings": {"n": n}}, "no")] for n in range(40)],
+    "one amount after the other": [one("look", note=f"TRY {100 * n}") for n in range(40)],
+    "more is asked than is looked into": [
+        [call for m in range(50) for call in one("look", n=n + m, note="x" * (MOST_READ // 290))]
+        for n in range(2 * N)
+    ],
     "one rack after the other": [[("look", {"rack": n}, "[]")] for n in range(1, 41)],
     "where each argument means something": [one("rack.look", n=n) for n in range(40)],
     "each is an effect, whatever is declared": [one("mail.send", "sent", note=str(n)) for n in range(50)],
@@ -188,6 +199,15 @@ def test_the_sentence_names_tool_and_count() -> None:
     assert stuck(history([one("rack.look", note=word) for word in "abc"]), N, tool) == (
         "rack.look: called 3 times in a row with the same result while only note changed"
     )
+    both = [*one("look", n=1), *one("look", n=2)]
+    assert stuck(history([both, both[::-1], both]), N, tool) == (
+        "look: called 3 turns in a row with the same arguments and the same result"
+    )
+    missing = [[("look", {"n": 1} if n % 2 else {}, "[]")] for n in range(3, 10)]
+    assert "only n changed" in (stuck(history([A, *missing]), N + 1, tool) or "")
+    kept = [*one("rack.look", note="a"), *one("rack.look", note="b")]
+    assert "with the same arguments" in (stuck(history([kept] * N), N, tool) or "")
+    assert "only note changed" in (stuck(history([kept, kept, kept[::-1][:1] * 2]), N, tool) or "")
     turns = itertools.chain.from_iterable(([*A, *one("look", page=n)], B) for n in range(6))
     assert stuck(history(list(turns)), N, tool) == (
         "look, then look: called 6 times in a row with the same result while only page changed"
@@ -212,13 +232,11 @@ def test_how_far_back_is_looked_does_not_grow_with_the_run() -> None:
 
 
 @given(st.lists(st.sampled_from([A, B, C, POLL, [*A, *B]]), max_size=40), st.integers(2, 6))
-def test_nothing_is_forgotten_by_looking_again(turns: list[list[Said]], repeats: int) -> None:
-    """What was stuck stays so until something else comes of a turn, however often it is asked."""
-    calls = history(turns)
-    assert stuck(calls, repeats, tool) == stuck(list(calls), repeats, tool)
-    if stuck(calls, repeats, tool) is not None and turns[-1] != POLL:
-        last = [turns[-1]] * repeats
-        assert stuck(history([*turns, *last]), repeats, tool) is not None
+def test_what_was_stuck_stays_so_until_something_else_comes_of_a_turn(
+    turns: list[list[Said]], repeats: int
+) -> None:
+    if stuck(history(turns), repeats, tool) is not None and turns[-1] != POLL:
+        assert stuck(history([*turns, *[turns[-1]] * repeats]), repeats, tool) is not None
 
 
 def readings(*said: dict[str, Any]) -> list[ContextCall]:
