@@ -191,6 +191,47 @@ def test_a_claim_finds_a_circle_that_was_not_looked_for(
     assert claim(bench, under, closing) == c.Done("REJECTED")
 
 
+def needed_later(bench: Bench) -> list[tuple[UUID, UUID]]:
+    """Two calls, with their runs, that wait for each other's keys since another one of a join has failed."""
+    one, other = bench.order(), bench.order()
+    _, _, below = start(bench, one)
+    _, _, under = start(bench, other)
+    waits, spare = joining(bench, below, Join.first(), ("wallet.chain", other), *fresh(bench))
+    (closing,) = ask(bench, under, one)
+    bench.cancel(begin(bench, below, spare))
+    assert heard(bench, below, spare) == c.Done("FAILED")
+    assert [bench.state(call) for call in (waits, closing)] == ["INTENT_RECORDED"] * 2
+    due = "UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = ANY(%s)"
+    bench.sql(due, [waits, closing])
+    return [(below, waits), (under, closing)]
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_of_a_circle_that_closes_as_others_fail_one_call_is_refused(bench: Bench, batches: int) -> None:
+    waiting = needed_later(bench)
+    claims = [replace(bench.claim_call(*call), child=uuid7(), request=None) for call in waiting]
+    for n in range(batches):
+        bench.ledger.apply(claims[n::batches])
+    assert sorted(bench.state(call) for _, call in waiting) == ["INTENT_RECORDED", "REJECTED"]
+
+
+def test_of_two_that_find_such_a_circle_at_once_one_is_refused(bench: Bench) -> None:
+    waiting = needed_later(bench)
+    claims = [replace(bench.claim_call(*call), child=uuid7(), request=None) for call in waiting]
+    with psycopg.connect(bench.database.owner) as holding:
+        holding.execute("LOCK TABLE fencepost.events IN SHARE MODE")
+        threads = [threading.Thread(target=bench.one, args=(claim,)) for claim in claims]
+        for thread in threads:
+            thread.start()
+        # One is about to write that it is refused; the other waits to look anew.
+        stopped = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+        until("both have found it", lambda: holding.execute(stopped).fetchone() == (2,), 20)
+        holding.rollback()
+        for thread in threads:
+            thread.join()
+    assert sorted(bench.state(call) for _, call in waiting) == ["INTENT_RECORDED", "REJECTED"]
+
+
 def turned(bench: Bench, *asked: tuple[UUID, str]) -> list[c.RecordTurn]:
     """Turns that are not recorded yet."""
     turns = []

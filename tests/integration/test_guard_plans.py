@@ -70,4 +70,4 @@ def test_what_a_run_reads_does_not_grow_with_the_ledger(fresh: Bench) -> None:
         after = read(fresh)
         read_by.append((after - before) / RUNS)
         before = after
-    assert read_by[-1] < 1.1 * read_by[1], read_by
+    assert max(read_by[-3:]) < 1.5 * min(read_by[1:4]), read_by

@@ -44,7 +44,9 @@ def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> t
         return Rule.REJECT, "key_held_above"
     if rule == Rule.WAIT:
         key = operation.tenant, operation.key
-        if (way := fold.circles.way(key, {call.run, *above})) is not None:
+        way = fold.circles.way(key, {call.run, *above})
+        if way is not None and not (call.waits and fold.circles.opened):  # its next claim looks again
+            fold.opened = call.waits
             return Rule.REJECT, f"key_in_circle: {way}"
     if rule in (Rule.OWN, Rule.WAIT) or not _starts(fold, call.tool, call.tool_version):
         return rule, why

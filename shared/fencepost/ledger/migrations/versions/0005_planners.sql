@@ -734,32 +734,32 @@ BEGIN
             END IF;
         END IF;
         IF asked.children OR NEW.below IS DISTINCT FROM OLD.below THEN
-        IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
-                SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'CallDetached', 'ChildRunSettled', 'ChildRunStarted', 'ModelResponseRecorded', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')) THEN
-            RAISE EXCEPTION 'run %: what its children hold and have used moves with their events', NEW.id
-                USING ERRCODE = 'FP004';
-        END IF;
-        IF EXISTS (
-                SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'held') AS o (held_by, piece)
-                FULL JOIN jsonb_each(NEW.below::jsonb -> 'held') AS n (held_by, piece) USING (held_by)
-                WHERE o.piece IS DISTINCT FROM n.piece AND NOT EXISTS (
-                    SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.call::text = held_by
-                    AND CASE WHEN n.piece IS NULL THEN e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')
-                        ELSE o.piece IS NULL AND e.type = 'ChildRunStarted'
-                            AND e.body::jsonb -> 'held' = n.piece END))
-            OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND CASE e.type
-                WHEN 'ChildRunSettled' THEN NEW.below::jsonb -> 'held' -> e.call::text IS NOT NULL
-                WHEN 'ChildRunStarted' THEN e.body -> 'held' IS NOT NULL
-                    AND NEW.below::jsonb -> 'held' -> e.call::text IS NULL AND NOT EXISTS (
-                        SELECT 1 FROM fencepost.events l WHERE l.run = e.run AND l.tenant = e.tenant
-                        AND l.seq > e.seq AND l.seq <= NEW.seq AND l.call = e.call
-                        AND l.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))
-                ELSE false END)
-            OR EXISTS (SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'used') AS o (name, used)
-                WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true)) THEN
-            RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end', NEW.id
-                USING ERRCODE = 'FP004';
-        END IF;
+            IF NEW.below IS DISTINCT FROM OLD.below AND NOT EXISTS (
+                    SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'CallDetached', 'ChildRunSettled', 'ChildRunStarted', 'ModelResponseRecorded', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')) THEN
+                RAISE EXCEPTION 'run %: what its children hold and have used moves with their events', NEW.id
+                    USING ERRCODE = 'FP004';
+            END IF;
+            IF EXISTS (
+                    SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'held') AS o (held_by, piece)
+                    FULL JOIN jsonb_each(NEW.below::jsonb -> 'held') AS n (held_by, piece) USING (held_by)
+                    WHERE o.piece IS DISTINCT FROM n.piece AND NOT EXISTS (
+                        SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND e.call::text = held_by
+                        AND CASE WHEN n.piece IS NULL THEN e.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded')
+                            ELSE o.piece IS NULL AND e.type = 'ChildRunStarted'
+                                AND e.body::jsonb -> 'held' = n.piece END))
+                OR EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq AND CASE e.type
+                    WHEN 'ChildRunSettled' THEN NEW.below::jsonb -> 'held' -> e.call::text IS NOT NULL
+                    WHEN 'ChildRunStarted' THEN e.body -> 'held' IS NOT NULL
+                        AND NEW.below::jsonb -> 'held' -> e.call::text IS NULL AND NOT EXISTS (
+                            SELECT 1 FROM fencepost.events l WHERE l.run = e.run AND l.tenant = e.tenant
+                            AND l.seq > e.seq AND l.seq <= NEW.seq AND l.call = e.call
+                            AND l.type IN ('ApprovalDecided', 'AuthorizationDenied', 'CallCancelled', 'ChildRunSettled', 'ProposalRejected', 'RepairDecided', 'ResultReused', 'ToolAttemptFailed', 'ToolEffectReconciled', 'ToolResultRecorded'))
+                    ELSE false END)
+                OR EXISTS (SELECT 1 FROM jsonb_each(OLD.below::jsonb -> 'used') AS o (name, used)
+                    WHERE coalesce(NEW.below::jsonb -> 'used' -> o.name < o.used, true)) THEN
+                RAISE EXCEPTION 'run %: what its children hold, they hold from their start to their end',
+                    NEW.id USING ERRCODE = 'FP004';
+            END IF;
         END IF;
     -- Events of its calls count in a run without a word; everything else is presented.
     IF asked.own OR (NEW.planner_version, NEW.status, NEW.stop_reason, NEW.stop_detail, NEW.owner,
