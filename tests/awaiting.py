@@ -5,16 +5,18 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Found = TypeVar("Found")
+SLOWEST_S = 0.06
 
 
 def until(
     what: str, look: Callable[[], Found | None], within_s: float = 60.0, *, every_s: float = 0.02
 ) -> Found:
     """The first true thing `look` gives. AssertionError, saying what was awaited for how long and what was
-    seen last, if none comes in time.
+    seen last, if none comes in time. What takes seconds is looked for less often: each look may ask a ledger.
     """
-    end = time.monotonic() + within_s
+    began = time.monotonic()
     while not (found := look()):
-        assert time.monotonic() < end, f"after {within_s:g} s still not: {what}; seen last: {found!r}"
-        time.sleep(every_s)
+        waited = time.monotonic() - began
+        assert waited < within_s, f"after {within_s:g} s still not: {what}; seen last: {found!r}"
+        time.sleep(max(every_s, min(SLOWEST_S, waited / 20)))
     return found

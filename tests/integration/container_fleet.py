@@ -135,7 +135,7 @@ class Containers:
 
     def until_healthy(self, name: str) -> None:
         try:
-            until(f"{name} is healthy", lambda: self.is_healthy(name), every_s=0.1)
+            until(f"{name} is healthy", lambda: self.is_healthy(name), every_s=0.4)
         except AssertionError as late:
             late.add_note(self.log(name))
             raise
