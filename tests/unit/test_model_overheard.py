@@ -17,7 +17,7 @@ from fencepost.states import StopReason
 from fencepost.views import Context
 from fencepost_workers.models import ModelTurn, NoTurn
 from fencepost_workers.models.hosted import Hosted, pydantic_ai_planner
-from fencepost_workers.models.overheard import Line, Refused
+from fencepost_workers.models.overheard import Line, Refused, listen, overhearing
 from fencepost_workers.models.transcript import Transcript
 from tests.sdks import (
     AgentInfo,
@@ -102,7 +102,43 @@ def test_what_a_provider_filtered_is_told_as_that_where_a_framework_makes_an_ans
     filtered = {"error": {"code": "content_filter", "message": "no"}}
     lost, _ = heard_at(azure, answering(filtered, "400 Bad Request"))
     assert isinstance(lost, NoTurn), lost
-    assert (lost.code, lost.stop, lost.spent) == ("content_filter", StopReason.REFUSED, Spent())
+    assert (lost.code, lost.stop, lost.spent) == ("content_filter", StopReason.REFUSED, None)
+
+
+LONG = {"error": {"code": "context_length_exceeded", "message": "no"}}
+TURNED_AWAY = [
+    ("400 Bad Request", LONG, "context_exceeded", None),
+    ("408 Request Timeout", {}, "http_408", None),
+    ("400 Bad Request", {}, "http_400", Spent()),
+    ("429 Too Many Requests", {}, "http_429", Spent()),
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize(("status", "told", "code", "spent"), TURNED_AWAY)
+def test_what_may_have_been_read_before_it_was_turned_away_is_charged_as_held(
+    host: Host, status: str, told: dict[str, Any], code: str, spent: Spent | None
+) -> None:
+    lost, asked = heard_at(host, answering(told, status))
+    assert isinstance(lost, NoTurn), lost
+    assert (lost.code, lost.spent, len(asked)) == (code, spent, 1)
+
+
+def test_an_error_in_a_list_of_one_is_read_where_a_framework_makes_an_answer_of_it() -> None:
+    """As Gemini tells it."""
+    no_key: Any = [{"error": {"code": 400, "message": "API key not valid."}}]
+
+    async def turned_away(line: Line) -> None:
+        async with (
+            provider(answering(no_key, "400 Bad Request")) as asked,
+            openai.AsyncOpenAI(api_key="none", base_url=asked.url, max_retries=0) as client,
+        ):
+            listen(client)
+            with overhearing(line), pytest.raises(openai.BadRequestError):
+                await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+
+    asyncio.run(turned_away(line := Line(9999)))
+    assert line.judged(str).answer.code == "http_401"
 
 
 def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:

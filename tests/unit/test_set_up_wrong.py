@@ -1,20 +1,42 @@
 """What a provider turns away: because of the request, or because of how the deployment is set up."""
 
+import json
+import time
 from typing import Any
 
 import pytest
 
-from fencepost.breaker import failure_class, learnt_of_model, set_up_wrong
+from fencepost.breaker import FailureClass, Learnt, failure_class, learnt_of_model, set_up_wrong
 from fencepost_workers.models.answers import Ending
 from fencepost_workers.models.failures import failed
 
 CREDIT = "Your credit balance is too low to access the API."
 NO_KEY = "API key not valid. Please pass a valid API key."
+THROUGH = "litellm.BadRequestError: AnthropicException - "
+
+
+def body(message: str) -> str:
+    """As Anthropic sends it, and a gateway passes it on as a text."""
+    error = {"type": "invalid_request_error", "message": message}
+    return json.dumps({"type": "error", "error": error}, separators=(",", ":"))
+
+
+def shown(message: str) -> str:
+    """As Python shows it."""
+    return str({"error": {"message": message, "code": None}})
+
+
 TOLD_AS_400 = [
     ({"error": {"type": "invalid_request_error", "message": CREDIT}}, "http_402"),
     ({"error": {"code": "invalid_api_key", "message": "no"}}, "http_401"),
     ({"error": {"message": NO_KEY}}, "http_401"),
     ([{"error": {"code": 400, "message": NO_KEY, "status": "INVALID_ARGUMENT"}}], "http_401"),
+    ({"error": {"code": 400, "message": "API key expired. Please renew the API key."}}, "http_401"),
+    ({"error": {"code": 400, "message": "API Key not found. Please pass a valid API key."}}, "http_401"),
+    ({"error": {"code": "400", "type": None, "message": f"{THROUGH}{CREDIT}"}}, "http_402"),
+    ({"error": {"code": "400", "message": f"{THROUGH}{body(CREDIT)}\nReceived Model Group=m"}}, "http_402"),
+    ({"error": {"message": f"GeminiException BadRequestError - {body(NO_KEY).encode()!r}"}}, "http_401"),
+    ({"error": {"message": f"Error code: 400 - {shown(NO_KEY)}"}}, "http_401"),
     ({"error": {"code": "model_not_found", "message": "no such model"}}, "http_404"),
     ({"error": {"type": "permission_error"}}, "http_403"),
     ({"error": {"type": "invalid_request_error", "message": "temperature: at most 1"}}, "http_400"),
@@ -25,6 +47,12 @@ ECHOES: list[dict[str, Any]] = [
     {"message": f"Invalid value: '{CREDIT}'."},
     {"message": f"'{NO_KEY}' is not one of ['low', 'high']"},
     {"message": "Invalid api key format in tools[0].description"},
+    {"message": f"ValidationError: '{CREDIT}' is too long"},
+    {"message": f"The user said: {THROUGH}{CREDIT}"},
+    {"message": f"Invalid value: {body(CREDIT)}"},
+    {"message": f"Invalid value: {THROUGH}{body(CREDIT)}"},
+    {"message": f"Error code: 400 - {shown(f'Invalid value: {NO_KEY}')}"},
+    {"message": f"Error code: 400 - {{'detail': [{{'input': {{'message': '{NO_KEY}'}}}}]}}"},
     {"code": "invalid_value", "message": CREDIT},
     {"type": "invalid_request_error", "param": "messages[0]", "message": NO_KEY},
 ]
@@ -48,6 +76,29 @@ def test_what_a_provider_repeats_of_a_request_makes_it_no_longer_than_it_is() ->
     assert failed(400, told, "m")[0] is Ending.CONTEXT_EXCEEDED
 
 
+LONG = "This model's maximum context length is 8192 tokens, not 'infinite'."
+LONG_BYTES = f'b\'{{\\n  "error": {{\\n    "code": 400,\\n    "message": "{LONG}"\\n  }}\\n}}\''
+
+
+@pytest.mark.parametrize("told", [LONG, body(LONG), shown(LONG), LONG_BYTES, f"[{body(LONG)}]"])
+@pytest.mark.parametrize("before", ["", THROUGH, "Error code: 400 - ", f"{THROUGH}Error code: 400 - "])
+def test_what_is_too_long_is_so_through_a_gateway(told: str, before: str) -> None:
+    assert failed(400, {"error": {"message": before + told}}, "m")[0] is Ending.CONTEXT_EXCEEDED
+    echo = before + told.replace("This model's", "Invalid value: 'this").replace("'infinite'.", "much.'")
+    assert failed(400, {"error": {"message": echo}}, "m")[0] is Ending.FAILED
+
+
+@pytest.mark.parametrize(
+    "piece", ["xError: ", "Error code: 400 - ", "aError", ".", "{", "\\", '"error":{', '"']
+)
+def test_no_text_takes_long_to_be_read(piece: str) -> None:
+    begun = time.process_time()
+    failed(400, {"error": {"message": THROUGH + '{"error":{"message":"' + piece * 10_000}}, "m")
+    failed(400, {"error": {"message": THROUGH + '{"error":{' + piece * 10_000}}, "m")
+    failed(400, {"error": {"message": piece * 10_000}}, "m")
+    assert time.process_time() - begun < 1
+
+
 @pytest.mark.parametrize("code", ["http_401", "http_402", "http_407"])
 def test_an_account_fails_for_everybody_who_has_it(code: str) -> None:
     assert set_up_wrong(code)
@@ -63,22 +114,29 @@ def test_what_is_not_there_is_an_answer(code: str) -> None:
     assert learnt_of_model(code, None).answered
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "http_304",
-        "http_400",
-        "http_408",
-        "http_409",
-        "http_413",
-        "http_422",
-        "http_429",
-        "http_500",
-        "timeout",
-        "",
-    ],
-)
-def test_everything_else_is_judged_as_before(code: str) -> None:
+OTHERS = {
+    "http_304": FailureClass.UNCLEAR,
+    "http_400": FailureClass.REFUSED,
+    "http_408": FailureClass.REFUSED,
+    "http_409": FailureClass.REFUSED,
+    "http_413": FailureClass.REFUSED,
+    "http_422": FailureClass.REFUSED,
+    "http_429": FailureClass.THROTTLED,
+    "http_500": FailureClass.SERVER,
+    "timeout": FailureClass.TIMEOUT,
+    "planner_error": FailureClass.OURS,
+}
+
+
+@pytest.mark.parametrize(("code", "kind"), OTHERS.items())
+def test_everything_else_is_judged_as_of_any_other_dependency(code: str, kind: FailureClass) -> None:
     assert not set_up_wrong(code)
-    assert learnt_of_model("timeout", None).failed
-    assert failure_class("http_400") == "refused"
+    assert failure_class(code) is kind
+    theirs = kind in {FailureClass.THROTTLED, FailureClass.SERVER, FailureClass.TIMEOUT}
+    heard = not theirs and kind is not FailureClass.OURS
+    assert learnt_of_model(code, None) == Learnt(failed=theirs, answered=heard, code=code)
+
+
+def test_what_was_never_asked_says_nothing_of_its_provider() -> None:
+    assert not set_up_wrong("")
+    assert learnt_of_model("", None) == Learnt()

@@ -72,13 +72,13 @@ _SILENT: Final = _all("timeout", RESERVED)
 _MALFORMED: Final = _all("malformed_turn")
 _FAILED: Final = StopReason.PLANNER_FAILED
 _REFUSED: Final = StopReason.REFUSED
-_TOO_LONG: Final = Outcome("context_exceeded", NOTHING, _FAILED)  # turned away with a 400
+_TOO_LONG: Final = Outcome("context_exceeded", RESERVED, _FAILED)  # a 400, and not everybody's is free
 
 _REFUSALS: Final = (
     _status(400, NOTHING, _FAILED),
     _status(422, NOTHING, _FAILED),
     _status(401, NOTHING),
-    _status(408, NOTHING),
+    _status(408, RESERVED),
     _status(403, NOTHING),
     _status(404, NOTHING),
     _status(409, NOTHING),

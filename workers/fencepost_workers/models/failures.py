@@ -34,18 +34,28 @@ _SET_UP: Final = {name: number for name, number in _IN_STREAM.items() if 401 <= 
 }
 _SAY_NOTHING: Final = frozenset({"", "400", "error", "invalid_request_error"})
 """Codes and types that leave it to the text what is wrong."""
+_KEY: Final = r"(api key (not valid|not found|expired)|invalid api key( provided)?)(\.|:|\Z)"
 _PHRASES: Final = {
     re.compile(r"your credit balance is too low to access the [\w ]{0,40}\bapi\b", re.IGNORECASE): 402,
-    re.compile(r"(api key not valid|invalid api key( provided)?)(\.|:|\Z)", re.IGNORECASE): 401,
+    re.compile(_KEY, re.IGNORECASE): 401,
 }
 """How a provider's text begins that has no code for it: further on may stand what a model or a user said."""
+_THROWN: Final = re.compile(r"\A((Error code: \d{3}|[\w.]{1,80}(Error|Exception))( -|:)? ){1,6}")
+"""What a gateway puts before a provider's text: the exceptions it came through."""
+_BODY: Final = re.compile(
+    r"""(b['"])?\[?_\{_(["']type["']:_["']error["'],_)?["']error["']:_\{[^{}\[\]]*?"""
+    r"""["']message["']:_(?P<mark>["'])(?P<said>(\\.|(?!(?P=mark)).)*)""".replace("_", r"(?:\s|\\n)*"),
+    re.DOTALL,
+)
+"""An error's whole body in the place of the text, as JSON or as Python shows it."""
 _QUOTED: Final = re.compile(r"(?<!\w)(['\"`]).*\1", re.DOTALL)
 _TOO_LONG: Final = re.compile(
     r"prompt is too long|maximum context length|exceeds? the context window|context window|too many tokens",
     re.IGNORECASE,
 )
 _FILTERED: Final = re.compile(r"content_filter|content_policy|content_management|_policy(_violation)?\Z")
-_UNBILLED: Final = frozenset({503, 529})
+_UNBILLED: Final = frozenset({*range(300, 500), 503, 529}) - {408}
+_PERHAPS_READ: Final = frozenset({Ending.CONTENT_FILTER, Ending.CONTEXT_EXCEEDED})
 
 
 def failed(status: int | None, body: object, message: str) -> tuple[Ending, str, str]:
@@ -54,13 +64,21 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     inner = plain(plain(body).get("error")) or plain(body)
     names = [word(inner.get("code")), word(inner.get("type"))]
     said = word(inner.get("message")) or message
+    own = _own(said)
     found = next((_IN_STREAM[name] for name in names if name in _IN_STREAM), None)
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 300 else status
     if number == 400:  # some providers say so of what is no fault of the request
-        number = _set_up(names, "" if inner.get("param") else said)
+        number = _set_up(names, "" if inner.get("param") else own)
     why = f"{next(filter(None, names), 'error')}: {said}"
-    return _kind(number, names, said), f"http_{number}", why
+    return _kind(number, names, own), f"http_{number}", why
+
+
+def _own(said: str) -> str:
+    """A provider's own words, out of what a gateway tells of them."""
+    rest = _THROWN.sub("", said)
+    body = _BODY.match(rest)
+    return body["said"] if body is not None else rest
 
 
 def _set_up(names: list[str], said: str) -> int:
@@ -82,12 +100,14 @@ def _kind(number: int, names: list[str], said: str) -> Ending:
     return Ending.FAILED
 
 
-def unbilled(status: int) -> bool:
-    """Whether an answer of this status surely cost nothing: no model saw what was turned away or sent on.
+def unbilled(status: int, ending: Ending) -> bool:
+    """Whether an answer of this status, and this ending, surely cost nothing: no model saw what was turned
+    away or sent on.
 
-    Other 5xx may stand for an answer that was made and got lost on its way.
+    Azure charges what its filter has read, and may charge what was too long or took too long (408). Other 5xx
+    may stand for an answer that was made and got lost on its way.
     """
-    return 300 <= status < 500 or status in _UNBILLED
+    return status in _UNBILLED and ending not in _PERHAPS_READ
 
 
 def stream_error(event: Mapping[str, Any]) -> tuple[Ending, str, str]:

@@ -62,7 +62,8 @@ class Line:
             why = "its framework answered, and no request was heard: have it use the client it was handed in"
             return Heard(Answer(Ending.FAILED, code="unheard", why=why))
         facts = self.facts or Facts(failed=(Ending.MALFORMED, "", "the framework had no answer"))
-        return Heard(settle(facts), hide(self.request), free=unbilled(self.status))
+        answer = settle(facts)
+        return Heard(answer, hide(self.request), free=unbilled(self.status, answer.ending))
 
     def broken(self, error: BaseException, now: datetime, hide: Hide) -> Heard:
         """What an error says that left no answer."""
@@ -151,10 +152,10 @@ async def _answered(response: Any) -> None:
         line.facts = _facts(read, await response.aread())
 
 
-def _json(body: bytes) -> Mapping[str, Any]:
+def _json(body: bytes) -> object:
     with suppress(ValueError):
-        return plain(parse(body.decode()))
-    return {}
+        return parse(body.decode())
+    return None
 
 
 def _facts(read: Callable[[Mapping[str, Any]], Facts], body: bytes) -> Facts:

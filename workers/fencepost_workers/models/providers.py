@@ -324,11 +324,10 @@ def heard_of(error: Exception, now: datetime, hide: Hide) -> Heard:
     if isinstance(status, int) and isinstance(response, httpx2.Response):
         ending, code, why = failed(status, body, str(error))
         wait = retry_after(Response(status, dict(response.headers), b""), now)
-        free = unbilled(status)
         return Heard(
             Answer(ending, code=code, why=why),
             request_id(response.headers),
-            free=free,
+            free=unbilled(status, ending),
             retry_after=_milliseconds(response.headers) or wait,
         )
     if body is not None:  # an error told within the stream
