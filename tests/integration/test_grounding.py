@@ -117,13 +117,39 @@ def test_what_was_taken_over_more_than_once_is_told_once_by_its_shortest_way(
     assert steps(family, last) == 10, "by way it would be 18, and twice as many with each level"
 
 
+def test_of_ways_as_short_as_each_other_the_one_that_begins_first_is_told(
+    family: Bench, shown: Shell
+) -> None:
+    """Not the one whose last step came first in its own run."""
+    shared, *topics = (family.order() for _ in range(3))
+    above = family.start()
+    (asking,) = family.plan(above, ("wallet.ask", {"topic": shared}))
+    source = begin(family, above, asking)
+    read(family, source, "shared")
+    family.finish(source)
+    heard(family, above, asking)
+    last = family.start()
+    ways = []
+    for topic, before in zip(topics, (2, 0), strict=True):
+        (asking,) = family.plan(last, ("wallet.ask", {"topic": topic}))
+        child = begin(family, last, asking)
+        for _ in range(before):
+            read(family, child)
+        again(family, child, shared)
+        family.finish(child)
+        heard(family, last, asking)
+        ways.append(family.call(asking).label)
+    (found,) = shown.json("grounding", str(last), role="reader")["grounds"]
+    assert (found["run"], found["depth"], found["labels"][:1]) == (str(source), 2, ways[:1])
+
+
 def steps(bench: Bench, run: UUID) -> int:
     """How many rows are gone through, from run to run."""
     asked = {"tenant": TENANT, "run": run, "tree": True}
     with bench.owner.cursor() as cursor:
         cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {memories._GROUNDING}".encode(), asked)
         ((plan,),) = cursor.fetchall()
-    (fed, _) = (one for one in nodes(plan[0]["Plan"]) if one["Node Type"] == "Recursive Union")
+    (fed,) = (one for one in nodes(plan[0]["Plan"]) if one["Node Type"] == "Recursive Union")
     return int(fed["Actual Rows"])
 
 

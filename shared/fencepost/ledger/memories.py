@@ -95,30 +95,23 @@ RETURNING version
 """
 # What fed a run: its own calls, the runs that calls of its have started, and where a call was given the
 # result of another one of its key, that one, or the run it had started. Of the ways to one of them the
-# shortest counts, and of those the one that was asked for first: there may be more ways than rows.
+# shortest counts, and of those the one that begins first, step by step: there may be more ways than rows.
 _GROUNDING: Final = """
 WITH RECURSIVE fed AS (
-    SELECT r.id AS run, NULL::uuid AS alone, 0 AS depth, NULL::uuid AS whose, NULL::uuid AS whose_alone,
-        NULL::uuid AS through, NULL::text AS label, 0::bigint AS turn, 0::bigint AS ordinal
+    SELECT r.id AS run, NULL::uuid AS alone, 0 AS depth, NULL::uuid AS through, ARRAY[]::text[] AS labels,
+        ARRAY[]::bigint[] AS path
     FROM fencepost.runs r WHERE r.tenant = %(tenant)s AND r.id = %(run)s
     UNION ALL
-    SELECT coalesce(s.child, s.run), CASE WHEN s.child IS NULL THEN s.id END, f.depth + 1, f.run, f.alone,
-        c.id, c.label, c.turn, c.ordinal
-    FROM (SELECT DISTINCT run, alone, depth FROM fed) f
+    SELECT coalesce(s.child, s.run), CASE WHEN s.child IS NULL THEN s.id END, f.depth + 1, c.id,
+        f.labels || c.label, f.path || c.turn || c.ordinal
+    FROM (SELECT DISTINCT ON (run, alone) * FROM fed ORDER BY run, alone, path) f
     JOIN fencepost.calls c ON c.run = f.run AND c.tenant IS NOT DISTINCT FROM %(tenant)s
     LEFT JOIN fencepost.operations o ON c.reused AND o.key = c.operation AND o.tenant = c.tenant
     JOIN fencepost.calls s ON s.id = coalesce(o.call, c.id) AND s.tenant = c.tenant
     WHERE %(tree)s AND c.state = 'SUCCEEDED' AND (f.alone IS NULL OR c.id = f.alone)
         AND (s.child IS NOT NULL OR s.id <> c.id)
-), first AS (
-    SELECT DISTINCT ON (run, alone) * FROM fed ORDER BY run, alone, depth, turn, ordinal, through
 ), way AS (
-    SELECT run, alone, depth, through, ARRAY[]::text[] AS labels, ARRAY[]::bigint[] AS path FROM first
-    WHERE depth = 0
-    UNION ALL
-    SELECT f.run, f.alone, f.depth, f.through, w.labels || f.label, w.path || f.turn || f.ordinal
-    FROM way w JOIN first f
-        ON f.depth = w.depth + 1 AND f.whose = w.run AND f.whose_alone IS NOT DISTINCT FROM w.alone
+    SELECT DISTINCT ON (run, alone) * FROM fed ORDER BY run, alone, depth, path
 )
 SELECT seq, turn, call, label, tool, source, id, version, as_of, stale, recorded_at, left_out, unread, run,
     depth, through, labels
