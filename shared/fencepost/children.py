@@ -21,7 +21,8 @@ ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
 USUAL = Budget(turns=4, calls=8, attempts=32, depth=0, children=0)
-"""What a child takes at most that says nothing of its own: small, and with no runs below it."""
+"""What a child takes at most that says nothing of its own: small, and with no runs below it. The very value:
+what is equal to it and was named is given whole."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class ChildSpec:
     name; if it is required, that stops its parent. `tokens` and `cost` may be left open (None): as the
     run is started it gets an equal share of what its parent then has left, among the calls of the same
     turn whose runs are still to be started and the parent itself; where nothing is left it is refused. A
-    limit that is as `Budget` has it, and with the usual budget every one but `children`, was named by
-    nobody and is at most that share, so that a turn may start several. A slice is the child's until its
+    limit that it does not name, and every one but `children` where nobody said a budget, is at most that
+    share, so that a turn may start several. A slice is the child's until its
     call has ended in any way: by its run's end what was not used comes back; where a person settles the
     call, and the end of its run is not known, all of it counts as used. At most `slices.MAX_OPEN` (256)
     runs of one run are open at once, whatever its budget says.

@@ -24,7 +24,6 @@ SHARED: Final = ("turns", "calls", "attempts", "tokens", "cost", "children")
 """What is shared by a tree, in the names of `Budget`; the other limits hold for each run of it alone."""
 MAX_OPEN: Final = 256
 """Runs that one run has open at once: what they hold is read and written whole with each start and end."""
-_UNNAMED: Final = Budget()
 _COUNTED: Final = ("turns", "calls", "attempts", "children")
 
 Amounts = Mapping[str, int]
@@ -70,9 +69,9 @@ def carve(
 
     `usage` counts what the run and its children use and hold, `starting` the calls of its turn whose runs are
     still to be started, this one's among them. A limit that `wanted` leaves open is an equal share of what is
-    left of the run's own, if that has one: one for each of them, and one that stays with the run. What is as
-    `Budget` has it (with `usual`: every limit) was named by nobody, and is at most such a share. All else is
-    given whole or not at all, and nobody is let go with a share of nothing.
+    left of the run's own, if that has one: one for each of them, and one that stays with the run. What it
+    does not name (with `usual`: every limit but `children`) is at most such a share. All else is given whole
+    or not at all, and nobody is let go with a share of nothing.
     """
     if budget.depth < 1:
         return "depth: the run's budget allows no run below it"
@@ -88,7 +87,7 @@ def carve(
             continue
         left = max(may - used[name], 0)
         share = left // (starting + 1)
-        unnamed = getattr(wanted, name) == getattr(_UNNAMED, name) or (usual and name != "children")
+        unnamed = name not in wanted.named or (usual and name != "children")
         if asks is None or (unnamed and asks > share):
             if left < 1:
                 return f"{name}: the child may use a share, and 0 are left of {may}"

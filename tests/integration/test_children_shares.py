@@ -54,6 +54,15 @@ def test_a_turn_may_start_several_runs_that_say_nothing_of_their_own_and_each_ma
     assert slices.amounts(family.run(run).below)["tokens"] <= 1000 - 166
 
 
+def test_a_budget_that_was_named_is_given_whole_or_refused_be_it_as_the_usual_one(family: Bench) -> None:
+    declare(family.app, "wallet.named", budget=replace(USUAL))
+    run = family.start(budget='{"turns": 4}')
+    (call,) = family.plan(run, ("wallet.named", {"topic": family.order()}))
+    refused = replace(family.claim_call(run, call), child=uuid7(), request=None)
+    assert family.one(refused) == c.Done("REJECTED")
+    assert family.call(call).error == "budget: turns: the child may use 4, and 3 are left of 4"
+
+
 def test_with_nothing_left_to_share_a_run_is_refused_by_the_limits_name(family: Bench) -> None:
     run = family.start(budget='{"tokens": 1}')
     one, two = family.plan(run, *(("wallet.ask", {"topic": family.order()}) for _ in range(2)))

@@ -1,5 +1,6 @@
+import copy
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import timedelta
 from typing import Any
 
@@ -43,9 +44,20 @@ def test_a_budget_survives_storage(budget: Budget) -> None:
 
 def test_every_limit_has_a_range_a_name_in_json_and_a_field() -> None:
     named = {*LIMITS, "wall_clock"}
-    assert named == {f.name for f in fields(Budget)}
+    assert named == {f.name for f in fields(Budget) if f.init}
     assert set(Budget().to_json()) == {*LIMITS, "wall_clock_ms"}
     assert {f.name for f in fields(Usage)} == named - {"depth", "children", "fruitless", "repeats"}
+
+
+def test_a_budget_knows_what_it_was_made_with_and_is_equal_to_one_made_otherwise() -> None:
+    made = Budget(16, cost=None)
+    assert made.named == {"turns", "cost"}
+    assert Budget().named == set()
+    assert replace(made).named == {*LIMITS, "wall_clock"}
+    assert copy.copy(made).named == copy.deepcopy(made).named == made.named
+    assert made == Budget()
+    assert hash(made) == hash(Budget())
+    assert repr(made) == repr(Budget())
 
 
 def test_absent_fields_take_their_defaults() -> None:

@@ -3,6 +3,7 @@
 import gc
 import json
 import weakref
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -91,6 +92,11 @@ SMALL = Budget(turns=3, calls=4, attempts=5, depth=0, children=0)
         (Budget(depth=0), Usage(), SMALL, "depth: the run's budget allows no run below it"),
         (Budget(cost=5), Usage(), Budget(turns=1, cost=6), "cost: the child may use 6, and 5 are left of 5"),
         (Budget(children=0), Usage(), SMALL, "children: the child may use 1, and 0 are left of 0"),
+        (Budget(), Usage(turns=1), Budget(turns=16), "turns: the child may use 16, and 15 are left of 16"),
+        (Budget(), Usage(turns=1), Budget(16), "turns: the child may use 16, and 15 are left of 16"),
+        (Budget(turns=40), Usage(turns=1), Budget(turns=16), {"turns": 16, "calls": 32}),
+        (Budget(), Usage(), Budget(children=16), "children: the child may use 17, and 16 are left of 16"),
+        (Budget(), Usage(turns=1), replace(USUAL), {"turns": 4, "calls": 8}),
     ],
 )
 def test_a_slice_is_given_whole_or_refused_by_name(

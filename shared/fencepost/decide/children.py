@@ -73,7 +73,7 @@ def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | No
     usage = replace(usage, attempts=usage.attempts + 1)  # this one's own
     wanted, below = tool.child.budget, fold.run.below
     starting = sum(_to_start(fold, one, call.turn) for one in fold.view.open_calls())
-    may, usual = budget_of(fold.run.request), wanted == USUAL
+    may, usual = budget_of(fold.run.request), wanted is USUAL
     return slices.carve(may, usage, below, wanted, starting=starting, usual=usual)
 
 
