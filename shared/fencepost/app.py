@@ -28,7 +28,7 @@ from fencepost.declarations import (
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
 from fencepost.memory import Memory, MemoryOptions, declare_memory, dependency_of
-from fencepost.misspelt import refuse_unknown
+from fencepost.misspelt import refuse_unknown, taken
 from fencepost.models import (
     AgentOptions,
     AgentSpec,
@@ -79,7 +79,7 @@ class App:
         with every request and never stored, so credentials belong there.
         """
         elsewhere = {"its tools": ToolOptions.__annotations__}
-        known = {"base_url", "headers", *DependencyOptions.__annotations__}
+        known = taken(self.dependency, DependencyOptions)
         refuse_unknown(f"dependency {name}", options, known, elsewhere)
         spec = DependencySpec(name, base_url, headers=tuple((headers or {}).items()), **options)
         if spec.scope in self._dependencies:
@@ -119,6 +119,7 @@ class App:
         **options: Unpack[ToolOptions],
     ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
         """Register a Python tool of a dependency, by default one named `local`; see `Dependency.python`."""
+        known_options(f"tool {name}", options, self.python)
         home = dependency or self._dependencies.get("local/default") or self.dependency("local")
         return home.python(name, effect=effect, returns=returns, **options)
 
@@ -160,7 +161,7 @@ class App:
         `effect` is what its tools may do: a READ child uses READ tools only. REVERSIBLE needs `compensate`,
         for a child that has COMPLETED; one that is stopped offsets what it did itself. UsageError if wrong.
         """
-        known_options(f"child {name}", options, ChildOptions)
+        refuse_unknown(f"child {name}", options, taken(self.child, ChildOptions))
         return declare_child(self.registry, name, planner, arguments, effect, returns, options)
 
     def memory(self, space: str, **said: Unpack[MemoryOptions]) -> Memory:
@@ -168,7 +169,7 @@ class App:
 
         Meanings as in `MemorySpec`; `fencepost.memory` says what is guaranteed. UsageError for a second one.
         """
-        refuse_unknown(f"memory {space}", said, MemoryOptions.__annotations__)
+        refuse_unknown(f"memory {space}", said, taken(self.memory, MemoryOptions))
         name, options = dependency_of(space, said)
         return declare_memory(space, self.dependency(name, **options), said)
 
@@ -176,7 +177,7 @@ class App:
         self, source: str, *, search: Search, **said: Unpack[RetrievalOptions]
     ) -> PythonTool[Any, Retrieved]:
         """Register `SOURCE.search`, which finds documents; `fencepost.retrieval` says what it promises."""
-        refuse_unknown(f"retrieval {source}", said, {"search", *RetrievalOptions.__annotations__})
+        refuse_unknown(f"retrieval {source}", said, taken(self.retrieval, RetrievalOptions))
         return declare_retrieval(source, self.dependency(source, **home_options(said)), search, said)
 
     def model(self, name: str, *, via: Dependency, **said: Unpack[ModelOptions]) -> ModelSpec:
@@ -184,7 +185,7 @@ class App:
         if name in self.models:
             raise UsageError(f"model {name} is declared twice")
         check_name("model", name)
-        refuse_unknown(f"model {name}", said, {"via", *ModelOptions.__annotations__})
+        refuse_unknown(f"model {name}", said, taken(self.model, ModelOptions))
         spec = ModelSpec(name=name, dependency=via.spec, **said)
         check_currencies([*self.models.values(), spec])
         self.models[name] = spec
@@ -201,7 +202,7 @@ class App:
     ) -> None:
         """Register a planner that is a model, or several to be asked in turn; meanings as in `AgentSpec`."""
         models = (model,) if isinstance(model, ModelSpec) else tuple(model)
-        refuse_unknown(f"agent {name}", said, {"model", "instructions", *AgentOptions.__annotations__})
+        refuse_unknown(f"agent {name}", said, taken(self.agent, AgentOptions))
         agent = AgentSpec(models=models, instructions=instructions, **said)
         check_agent(name, agent)
         self._plan(PlannerSpec(name, version, agent=agent))
@@ -268,7 +269,7 @@ class App:
         takes its place. One whose window, `per` or currency is changed counts anew, from nothing. UsageError
         for one that cannot be used.
         """
-        refuse_unknown(f"allowance {name}", said, AllowanceOptions.__annotations__)
+        refuse_unknown(f"allowance {name}", said, taken(self.allowance, AllowanceOptions))
         self.allowances = read([*self.allowances, {"id": name, **said}])
 
     @property

@@ -13,7 +13,7 @@ from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotApplied, UsageError
 from fencepost.mcp import ToolCall, ToolResult
-from fencepost.misspelt import refuse_unknown
+from fencepost.misspelt import refuse_unknown, taken
 from fencepost.money import Money
 from fencepost.output import INLINE_BYTES, MAX_OUTPUT_BYTES, Output
 from fencepost.secrets import NAMES_A_SECRET, declared
@@ -90,9 +90,9 @@ _ELSEWHERE: Final = {
 }
 
 
-def known_options(what: str, options: Mapping[str, object], kind: type = ToolOptions) -> None:
-    """UsageError for an option that no tool of this kind has, before it is ignored."""
-    refuse_unknown(what, options, {"effect", "returns", *kind.__annotations__}, _ELSEWHERE)
+def known_options(what: str, options: Mapping[str, object], maker: Callable[..., object]) -> None:
+    """UsageError for an option that this maker of tools does not take, before it is ignored."""
+    refuse_unknown(what, options, taken(maker, ToolOptions), _ELSEWHERE)
 
 
 def declared_tool(

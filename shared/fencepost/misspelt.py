@@ -1,9 +1,17 @@
 """Options nobody knows: one misspelt would be one that is not said, and some of them are for safety."""
 
 import difflib
-from collections.abc import Iterable, Mapping
+import inspect
+from collections.abc import Callable, Iterable, Mapping
 
 from fencepost.errors import UsageError
+
+
+def taken(maker: Callable[..., object], options: type) -> set[str]:
+    """What a declaration takes beside its name: its own parameters, and the options of this TypedDict."""
+    own = inspect.signature(maker).parameters.values()
+    named = {one.name for one in own if one.kind is one.KEYWORD_ONLY or one.default is not one.empty}
+    return named.union(options.__annotations__)
 
 
 def refuse_unknown(

@@ -91,7 +91,7 @@ class Dependency:
         The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
         count as success; without it any 2xx does.
         """
-        known_options(f"tool {name}", options)
+        known_options(f"tool {name}", options, self.http)
         if self.spec.base_url is None and not self.spec.hosts:
             raise UsageError(
                 f"dependency {self.spec.name} needs a base_url for the http tool {name}, or hosts=(...)"
@@ -152,7 +152,7 @@ class Dependency:
         `isError` proves that nothing happened; without, nobody knows. A result that is not what `returns` or
         the server's schema declares is an effect all the same, of which nobody vouches for the result.
         """
-        known_options(f"tool {name}", options)
+        known_options(f"tool {name}", options, self.mcp)
         server = self.spec.mcp
         if server is None:
             raise UsageError(
@@ -182,7 +182,7 @@ class Dependency:
         Only its arguments are bound: that it does what its contract says is its own affair. Every exception
         but NotApplied leaves the outcome unknown.
         """
-        known_options(f"tool {name}", options)
+        known_options(f"tool {name}", options, self.python)
 
         def register(function: Callable[[ArgsT, Attempt], Any]) -> PythonTool[ArgsT, Any]:
             tool = declared_tool(
