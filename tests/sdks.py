@@ -50,6 +50,8 @@ else:
             return getattr(module, self._name) if self._name else module
 
         def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):  # pytest asks what a test's module holds whether it is a fixture
+                raise AttributeError(name)
             return getattr(self._found(), name)
 
         def __call__(self, *given: Any, **named: Any) -> Any:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost_ops.sandbox.mcp_server import FAULTS, McpBook
+from fencepost_ops.sandbox.mcp_book import FAULTS, McpBook
 from tests.acceptance.mcp_tools import FOLDER
 from tests.acceptance.stage import Stage, step
 from tests.awaiting import until

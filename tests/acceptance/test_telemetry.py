@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from fencepost import Budget
 from fencepost.telemetry.names import SCOPE
 from fencepost_ops import cli
-from fencepost_ops.sandbox.mcp_server import McpBook
+from fencepost_ops.sandbox.mcp_book import McpBook
 from fencepost_ops.sandbox.provider_book import BOOK_FILE, ModelBook
 from tests.acceptance import mcp_tools, spans_kept, traced_app
 from tests.acceptance.stage import Stage, staged

@@ -16,7 +16,7 @@ from fencepost.declarations import McpTool
 from fencepost.mcp import McpServer, Stdio, ToolCall, ToolResult
 from fencepost.services import Dependency
 from fencepost.tools import LookupResult
-from fencepost_ops.sandbox.mcp_server import FAULTS, McpBook
+from fencepost_ops.sandbox.mcp_book import FAULTS, McpBook
 
 ROOT = Path(__file__).parents[2]
 PATHS = ":".join(str(ROOT / folder) for folder in ("shared", "workers", "relay", "ops"))

@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -29,9 +28,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 from fencepost.mcp import KEY_META
+from fencepost_ops.sandbox.mcp_book import FAULTS, McpBook
 
-BOOK: Final = "book.jsonl"
-FAULTS: Final = "faults.json"
 HUGE: Final = 8 * 1024 * 1024
 _NOTE: Final = {
     "type": "object",
@@ -45,28 +43,6 @@ _WRITTEN: Final = {
     "required": ["id", "ref"],
 }
 _KEY: Final = {"type": "object", "properties": {"key": {"type": "string"}}, "required": ["key"]}
-
-
-class McpBook:
-    """What was asked of the server and what it did, over all of its processes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / BOOK
-
-    def lines(self, what: str | None = None) -> list[dict[str, Any]]:
-        """Everything that happened, or what is called `what`, in order."""
-        if not self._path.exists():
-            return []
-        found = [json.loads(line) for line in self._path.read_text(encoding="utf-8").splitlines()]
-        return [line for line in found if what in {None, line["what"]}]
-
-    def write(self, what: str, **said: Any) -> None:
-        """Write one line down."""
-        line = json.dumps({"what": what, "pid": os.getpid(), "at": time.time(), **said})
-        with self._path.open(
-            "ab", buffering=0
-        ) as file:  # one write, so that lines of two processes stay whole
-            file.write(line.encode() + b"\n")
 
 
 class Notes:
