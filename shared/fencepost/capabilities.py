@@ -24,6 +24,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -124,7 +125,7 @@ def write_key(folder: str | Path, since: datetime) -> SigningKey:
     private = Ed25519PrivateKey.generate()
     key = key_of(private, since)
     try:
-        if not Path(folder).is_dir():
+        with suppress(FileExistsError):  # made before, or by somebody else just now
             Path(folder).mkdir(mode=0o700, parents=True)
             (Path(folder) / ".gitignore").write_text("*\n")  # of a folder that holds nothing but keys
         partial = Path(folder) / f".{key.file}.new"

@@ -3,9 +3,11 @@
 import base64
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import jwt
@@ -244,6 +246,26 @@ def test_a_new_key_signs_once_its_time_has_come(tmp_path: Path) -> None:
     assert [oct(path.stat().st_mode & 0o777) for path in folder.glob("*.pem")] == ["0o600", "0o600"]
     token = sign(CAPABILITY, keys[0], audience="pay/default", method="POST", url=URL, body=BODY)
     assert verify(token, jwks_of(keys), **RIGHT) == CAPABILITY
+
+
+def test_first_keys_that_are_made_at_once_are_all_made(tmp_path: Path) -> None:
+    together = Barrier(8)
+
+    def new(folder: Path, number: int) -> SigningKey:
+        together.wait()
+        return write_key(folder, NOW + number * SECOND)
+
+    with ThreadPoolExecutor(8) as pool:
+        for folder in (tmp_path / str(n) / "keys" for n in range(20)):
+            made = list(pool.map(lambda n, folder=folder: new(folder, n), range(8)))
+            assert [key.kid for key in read_keys(folder)] == [key.kid for key in made]
+            assert (folder / ".gitignore").exists()
+
+
+def test_a_folder_that_is_a_file_takes_no_key(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("")
+    with pytest.raises(UsageError, match="no key can be written to"):
+        write_key(tmp_path / "keys", NOW)
 
 
 def test_a_file_that_is_no_key_of_ours_is_refused(tmp_path: Path) -> None:
