@@ -11,6 +11,12 @@ MAX_RETRY_AFTER = timedelta(hours=1)
 """No downstream may park a call for longer than this by its Retry-After."""
 
 _MICROSECOND = timedelta(microseconds=1)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def millis(span: timedelta) -> int:
+    """Whole milliseconds, as events tell how long."""
+    return span // _MILLISECOND
 
 
 def plus(at: datetime, delta: timedelta) -> datetime:

@@ -8,6 +8,7 @@ from fencepost.deadlines import (
     MAX_RETRY_AFTER,
     attempt_timeout,
     backoff,
+    millis,
     plus,
     quiet_at,
     retry_at,
@@ -45,6 +46,10 @@ def test_no_attempt_outlives_the_deadline_less_the_reserve(
     timeout = attempt_timeout(cap, deadline, NOW, reserve)
     assert timeout <= cap
     assert NOW + timeout <= deadline - reserve
+
+
+def test_events_tell_whole_milliseconds() -> None:
+    assert [millis(n * timedelta(microseconds=500)) for n in (0, 1, 3, 2000)] == [0, 0, 1, 1000]
 
 
 def test_a_takeover_is_due_a_grace_after_the_attempt() -> None:

@@ -56,7 +56,7 @@ def ask(
     body = decision_body(fold, call, decision, phase) | {"message": message, "ready_at": rfc3339(due)}
     body["asked"] = _asked(fold, call, tool, judged, request, until)
     if call.compensates:  # its own deadline begins once it is approved
-        body["asked"]["patience_ms"] = tool.dependency.reconcile_for // timedelta(milliseconds=1)
+        body["asked"]["patience_ms"] = deadlines.millis(tool.dependency.reconcile_for)
         body["asked"]["not_before"] = rfc3339(max(not_before or fold.now, fold.now))
     fenced = {"fence": fence} if fence is not None else {}
     fold.emit(E.APPROVAL_REQUESTED, body | fenced, call=call.id, policy=decision.policy_version)

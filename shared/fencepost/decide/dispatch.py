@@ -33,7 +33,7 @@ from fencepost.decide.capable import capability_said, granted
 from fencepost.decide.fold import Fold, lease_body
 from fencepost.decide.planning import budget, refused_key, rejection, usage
 from fencepost.decide.stopping import after_call, stop
-from fencepost.decide.unknown import last_start, mark_unknown, millis, room
+from fencepost.decide.unknown import mark_unknown, room
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
@@ -176,7 +176,7 @@ def _gate(fold: Fold, call: Call, tool: Tool, timeout: timedelta, fence: int) ->
         assert due is not None
         _defer(fold, call, fence, waits=False, until=due, why=why | gate.extended(call, due, fold.now))
         return Done(C.INTENT_RECORDED)
-    due, why = gate.put_off(fold, call, held_up, last_start(fold, call, tool))
+    due, why = gate.put_off(fold, call, held_up, _last_start(fold, call, tool))
     late = _defer(fold, call, fence, waits=False, until=due, why=why)
     return late if due is None else Done(C.INTENT_RECORDED)
 
@@ -263,7 +263,7 @@ def start_attempt(
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
         "limit": holds.limit(call, tool),
-        "reserve_ms": millis(spec.reserve),
+        "reserve_ms": deadlines.millis(spec.reserve),
         **allow.said(call, taken),
         **capability_said(tool),
     }
@@ -332,6 +332,13 @@ def _applied(fold: Fold, call: Call, tool: Tool, command: RecordOutcome, outcome
     fold.emit(E.TOOL_RESULT_RECORDED, kept, call=call.id, attempt=call.attempts)
 
 
+def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
+    """From when on no attempt of it is begun any more."""
+    if call.compensates and call.reconcile_until is not None:
+        return call.reconcile_until
+    return fold.run.deadline - tool.dependency.reserve
+
+
 def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *, requests: int = 0) -> None:
     """Proof that an attempt had no effect. In doubt it settles nothing, unless it speaks for the key (R3)."""
     spec, wait = tool.dependency, outcome.retry_after
@@ -341,7 +348,7 @@ def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *
         unsure = Unsure(outcome.code, outcome.message)
         mark_unknown(fold, call, tool, unsure, ready_at=again, requests=requests)
         return
-    in_time = again < last_start(fold, call, tool)
+    in_time = again < _last_start(fold, call, tool)
     left = spec.attempts - call.attempts
     held = holds.holds(outcome, tool)
     again = max(again, fold.now + holds.AGAIN) if held else again

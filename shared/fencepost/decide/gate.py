@@ -123,5 +123,5 @@ def leave(fold: Fold, scope: str, subject: UUID) -> None:
 def decision(fold: Fold, call: Call, code: str, again: datetime) -> dict[str, Any]:
     """What a retry was decided by: the failure's class, the backoff in ms, the breaker as it is now."""
     kind: FailureClass = breaker.failure_class(code)
-    pause = None if again >= NEVER else max(again - fold.now, timedelta(0)) // timedelta(milliseconds=1)
+    pause = None if again >= NEVER else deadlines.millis(max(again - fold.now, timedelta(0)))
     return {"class": str(kind), "delay_ms": pause, "breaker": health(fold, call).state}

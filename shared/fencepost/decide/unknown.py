@@ -1,4 +1,6 @@
-"""What is not known of an attempt: that its effect may exist, and how long there is to establish it."""
+"""What is not known of an attempt: that its effect may exist, how long there is to establish it, and what is
+left to try it again.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +23,7 @@ E = EventType
 def room(fold: Fold, call: Call, tool: Tool) -> dict[str, int]:
     """What is left to try it again: attempts, and the time of its run."""
     left = tool.dependency.attempts - call.attempts
-    return {"attempts_left": left, "run_left_ms": millis(fold.run.deadline - fold.now)}
-
-
-def last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
-    """From when on no attempt of it is begun any more."""
-    if call.compensates and call.reconcile_until is not None:
-        return call.reconcile_until
-    return fold.run.deadline - tool.dependency.reserve
-
-
-def millis(span: timedelta) -> int:
-    """As events tell times."""
-    return span // timedelta(milliseconds=1)
+    return {"attempts_left": left, "run_left_ms": deadlines.millis(fold.run.deadline - fold.now)}
 
 
 def mark_unknown(
