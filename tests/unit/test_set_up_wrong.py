@@ -34,6 +34,8 @@ TOLD_AS_400 = [
     ({"error": {"code": 400, "message": "API key expired. Please renew the API key."}}, "http_401"),
     ({"error": {"code": 400, "message": "API Key not found. Please pass a valid API key."}}, "http_401"),
     ({"error": {"code": "400", "type": None, "message": f"{THROUGH}{CREDIT}"}}, "http_402"),
+    ({"error": {"type": "None", "param": "None", "message": f"{THROUGH}{CREDIT}"}}, "http_402"),
+    ({"error": {"code": 400, "message": json.dumps({"error": {"message": NO_KEY}}, indent=2)}}, "http_401"),
     ({"error": {"code": "400", "message": f"{THROUGH}{body(CREDIT)}\nReceived Model Group=m"}}, "http_402"),
     ({"error": {"message": f"GeminiException BadRequestError - {body(NO_KEY).encode()!r}"}}, "http_401"),
     ({"error": {"message": f"Error code: 400 - {shown(NO_KEY)}"}}, "http_401"),

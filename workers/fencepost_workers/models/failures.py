@@ -32,8 +32,8 @@ _SET_UP: Final = {name: number for name, number in _IN_STREAM.items() if 401 <= 
     "invalid_api_key": 401,
     "model_not_found": 404,
 }
-_SAY_NOTHING: Final = frozenset({"", "400", "error", "invalid_request_error"})
-"""Codes and types that leave it to the text what is wrong."""
+_SAY_NOTHING: Final = frozenset({"", "None", "400", "error", "invalid_request_error"})
+"""Codes and types that leave it to the text what is wrong. A gateway may write None as a word."""
 _KEY: Final = r"(api key (not valid|not found|expired)|invalid api key( provided)?)(\.|:|\Z)"
 _PHRASES: Final = {
     re.compile(r"your credit balance is too low to access the [\w ]{0,40}\bapi\b", re.IGNORECASE): 402,
@@ -69,7 +69,7 @@ def failed(status: int | None, body: object, message: str) -> tuple[Ending, str,
     found = found or (400 if any(map(_FILTERED.search, names)) else 500)
     number = found if status is None or status < 300 else status
     if number == 400:  # some providers say so of what is no fault of the request
-        number = _set_up(names, "" if inner.get("param") else own)
+        number = _set_up(names, own if inner.get("param") in (None, "", "None") else "")
     why = f"{next(filter(None, names), 'error')}: {said}"
     return _kind(number, names, own), f"http_{number}", why
 
