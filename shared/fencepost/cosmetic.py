@@ -1,4 +1,4 @@
-"""What of a call only counts: a try, a page, a nonce. PURE.
+"""What of a call only counts: a try, a nonce. PURE.
 
 A tool says which of its arguments do (`cosmetic=`). Where nobody has said, names tell: numbers of arguments
 named as in `COUNTERS`, whatever those say that are named as in `MARKS`, and a number behind one of `COUNTED`
@@ -13,24 +13,19 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-COUNTERS: Final = frozenset({
-    "attempt", "attemptno", "attemptnumber", "attempts", "try", "trynumber", "tries", "retry", "retries",
-    "retrycount", "retrynumber", "iter", "iteration", "iterations", "loop", "tick", "counter", "i", "n",
-    "page", "pageno", "pagenumber",
-})  # fmt: skip
-MARKS: Final = frozenset({
-    "nonce", "rand", "random", "cachebuster", "requestid", "reqid", "callid", "traceid", "spanid",
-    "correlationid",
-})  # fmt: skip
+COUNTERS: Final = re.compile(
+    r"(attempts?|tr(?:y|ies)|retr(?:y|ies)|iter(?:ations?)?|loops?|ticks?|counter|i|n)(no|nr|num|number|count)?"
+)
+MARKS: Final = re.compile(r"nonce|rand(om)?|cachebust(er)?")
 COUNTED: Final = ("[Aa]ttempt", "[Tt]ry", "[Rr]etry", "[Ii]teration")
 MOST_CHARS: Final = 16_384
-"""Of a call's arguments that are looked into; longer ones are compared as they are."""
+"""Of a call's arguments in which names are looked for; of longer ones only what is declared is left out."""
 _LEAST_WORD: Final = 8
 _LEAST_NUMBER: Final = 10
 _TURNS: Final = 2
 """How often letters and digits take turns in a word that nobody would call a name."""
 _SPELLING: Final = re.compile(r"[^a-z0-9]")
-_IN_TEXT: Final = re.compile(rf"\b({'|'.join(COUNTED)})(\W{{0,3}})\d+\b", re.ASCII)
+_IN_TEXT: Final = re.compile(rf"(?<![\w/.-])({'|'.join(COUNTED)})([ #:]{{0,3}})\d+\b(?![/-])", re.ASCII)
 _UUID: Final = r"[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12}"
 _CLOCK: Final = r"\d\d:\d\d(?::\d\d(?:\.\d+)?)?"
 _WHEN: Final = rf"(?:\d{{4}}-\d\d-\d\d(?:[T ]{_CLOCK}(?:Z|[+-]\d\d:?\d\d)?)?|{_CLOCK})(?!\d)"
@@ -51,9 +46,9 @@ class Meant(NamedTuple):
 def meant(arguments: str, cosmetic: Sequence[str] | None = None) -> Meant:
     """What these arguments mean; `cosmetic` as their tool declares it, None where it says nothing.
 
-    Text that is no JSON object, or a longer one than is looked into, means what it is.
+    Text that is no JSON object means what it is.
     """
-    if len(arguments) > MOST_CHARS:
+    if cosmetic is None and len(arguments) > MOST_CHARS:
         return Meant(arguments, {})
     counts: dict[str, Any] = {}
     try:
@@ -84,7 +79,8 @@ def _by_name(name: str, value: Any) -> bool:
         isinstance(value, str) and value.isdecimal()
     )
     spelled = _SPELLING.sub("", name.lower())
-    return (number and spelled in COUNTERS) or (isinstance(value, str | int) and spelled in MARKS)
+    marks = isinstance(value, str | int) and MARKS.fullmatch(spelled) is not None
+    return marks or (number and COUNTERS.fullmatch(spelled) is not None)
 
 
 def _in_text(value: Any, at: str, counts: dict[str, Any]) -> Any:
@@ -103,7 +99,8 @@ def _in_text(value: Any, at: str, counts: dict[str, Any]) -> Any:
 
 def by_name(argument: str) -> bool:
     """Whether an argument of this name may count where its tool says nothing."""
-    return _SPELLING.sub("", argument.lower()) in COUNTERS | MARKS
+    spelled = _SPELLING.sub("", argument.lower())
+    return any(names.fullmatch(spelled) for names in (COUNTERS, MARKS))
 
 
 def unmoving(text: str) -> str:

@@ -66,18 +66,32 @@ class Told(Protocol):
 
 @dataclass(frozen=True)
 class _Asked:
-    """A call that counts: its tool, what came of it, what it asked and what of that only counts."""
+    """A call that counts, and its tool, where there is one."""
 
-    tool: str
-    outcome: str
-    arguments: str
-    cosmetic: tuple[str, ...] | None
-    acted: bool
-    """Whether it had an effect: whoever does the same to one thing after the other gets on."""
+    told: Told
+    known: Tool | None
+
+    @property
+    def arguments(self) -> str:
+        return self.told.arguments
+
+    @property
+    def cosmetic(self) -> tuple[str, ...] | None:
+        return None if self.known is None else self.known.cosmetic
+
+    @property
+    def acted(self) -> bool:
+        """Whether it had an effect: whoever does the same to one thing after the other gets on."""
+        acts = self.known is not None and self.known.effect is not Effect.READ
+        return acts and self.told.state == CallState.SUCCEEDED
+
+    @property
+    def asked(self) -> tuple[str, str]:
+        return self.told.tool, self.told.state
 
     @cached_property
     def came(self) -> tuple[str, str]:
-        return self.tool, self.outcome
+        return self.told.tool, _outcome(self.told, self.known)
 
     @cached_property
     def declared(self) -> Meant:
@@ -100,6 +114,11 @@ class _Step:
 
     @cached_property
     def shape(self) -> list[tuple[str, str]]:
+        """Its calls and how they ended."""
+        return sorted(call.asked for call in self.calls)
+
+    @cached_property
+    def came(self) -> list[tuple[str, str]]:
         """Its calls and what came of them, whatever they asked."""
         return sorted(call.came for call in self.calls)
 
@@ -127,7 +146,7 @@ class _Step:
 
     @property
     def named(self) -> str:
-        return " and ".join(dict.fromkeys(sanitize(call.tool, _SHOWN) for call in self.calls))
+        return " and ".join(dict.fromkeys(sanitize(call.told.tool, _SHOWN) for call in self.calls))
 
 
 def stuck(
@@ -149,29 +168,33 @@ def stuck(
     know: another one does.
     """
     steps = list(_latest(calls, LONGEST * PATIENCE * repeats, tool))
-    shapes = [step.shape for step in steps]
     for often, guess in ((repeats, False), (PATIENCE * repeats, True)):
         for period in range(1, LONGEST + 1):
-            window = steps[: period * often]
-            # Arguments are read only where everything else is equal: there may be much of them.
-            if _again(shapes, period, often) and _again(_kinds(window, guess=guess), period, often):
-                return _circling(window, period, often)
+            if all(_again(steps, period, often, kind) for kind in _kinds(steps[: period * often], guess)):
+                return _circling(steps[: period * often], period, often)
     return None
 
 
-def _kinds(window: Sequence[_Step], *, guess: bool) -> list[object]:
-    """What has to be equal for these turns to be so."""
-    if guess and any(step.acted for step in window):
-        return list(range(len(window)))  # whoever gets on may count as he does
+def _kinds(window: Sequence[_Step], guess: bool) -> Iterator[Callable[[_Step], object]]:
+    """What has to be equal for these turns to be so, what is told soonest first."""
+    yield lambda step: step.shape
+    if guess and any(step.acted for step in window):  # whoever gets on may count as he does
+        yield id
+    yield lambda step: step.came
     if sum(step.size for step in window) > MOST_READ:
-        return [step.equal for step in window]
-    return [step.alike if guess else step.same for step in window]
+        yield lambda step: step.equal
+    elif guess:
+        yield lambda step: step.alike
+    else:
+        yield lambda step: step.same
 
 
-def _again(kinds: Sequence[object], period: int, often: int) -> bool:
-    """Whether the first of these are so many equal rounds."""
+def _again(steps: Sequence[_Step], period: int, often: int, kind: Callable[[_Step], object]) -> bool:
+    """Whether the first of these are so many equal rounds; no further is looked than they are equal."""
     longest = period * often
-    return len(kinds) >= longest and all(kinds[n] == kinds[n - period] for n in range(period, longest))
+    return len(steps) >= longest and all(
+        kind(steps[n]) == kind(steps[n - period]) for n in range(period, longest)
+    )
 
 
 def _circling(window: Sequence[_Step], period: int, often: int) -> str:
@@ -192,7 +215,7 @@ def _moved(window: Sequence[_Step], period: int, often: int) -> set[str]:
         said: dict[tuple[int, str, str], list[str]] = {}
         for call in step.calls:
             for path, value in call.guessed.counts.items():
-                said.setdefault((n % period, call.tool, path), []).append(repr(value))
+                said.setdefault((n % period, call.told.tool, path), []).append(repr(value))
         for place, values in said.items():
             found.setdefault(place, []).append(sorted(values))
     return {
@@ -213,13 +236,7 @@ def _latest(calls: Sequence[Told], most: int, tool: Callable[[str, int], Tool | 
         counted = [call for call in group if not _exempt(call, tool)]
         if counted:
             found += 1
-            yield _Step(tuple(_asked(call, tool(call.tool, call.tool_version)) for call in reversed(counted)))
-
-
-def _asked(call: Told, known: Tool | None) -> _Asked:
-    acted = call.state == CallState.SUCCEEDED and known is not None and known.effect is not Effect.READ
-    cosmetic = None if known is None else known.cosmetic
-    return _Asked(call.tool, _outcome(call, known), call.arguments, cosmetic, acted)
+            yield _Step(tuple(_Asked(call, tool(call.tool, call.tool_version)) for call in counted))
 
 
 def _exempt(call: Told, tool: Callable[[str, int], Tool | None]) -> bool:

@@ -13,16 +13,22 @@ from fencepost.cosmetic import MOST_CHARS, meant, unmoving
 IDS = [str(UUID(int=2**64 * n + 2**90 + 99 * n)) for n in range(1, 3)]
 SAME: dict[str, tuple[Any, Any]] = {
     "a try": ({"q": "x", "attempt": 1}, {"q": "x", "attempt": 2}),
-    "in whatever spelling": ({"requestId": "a"}, {"requestId": "b"}),
-    "with a dash": ({"request-id": "a"}, {"request-id": "b"}),
+    "in whatever spelling": ({"retryCount": 1}, {"retryCount": 2}),
+    "with a dash": ({"cache-buster": "a"}, {"cache-buster": "b"}),
+    "a number of it": ({"iteration_no": 1}, {"iteration_no": 2}),
     "one that is missing": ({"q": "x"}, {"q": "x", "nonce": "9f3a"}),
-    "a number and a text": ({"page": 1}, {"page": "2"}),
+    "a number and a text": ({"n": 1}, {"n": "2"}),
     "a text, within": ({"a": [{"b": "try 1"}]}, {"a": [{"b": "try 2"}]}),
     "behind its word in a text": ({"q": "the list, try 1"}, {"q": "the list, try 22"}),
     "behind its word and a sign": ({"q": "Attempt #1: gates"}, {"q": "Attempt #2: gates"}),
     "in another order": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
 }
 OTHER: dict[str, tuple[Any, Any]] = {
+    "pages": ({"page": 1}, {"page": 2}),
+    "traces": ({"trace_id": "a"}, {"trace_id": "b"}),
+    "a place of a log": ({"q": "builds/9/attempt/3/log"}, {"q": "builds/9/attempt/4/log"}),
+    "a file": ({"q": "logs/iteration 3"}, {"q": "logs/iteration 4"}),
+    "a name of a file": ({"q": "attempt-3.log"}, {"q": "attempt-4.log"}),
     "racks": ({"rack": 1}, {"rack": 2}),
     "hours": ({"hour": 9}, {"hour": 10}),
     "a list of what is bought": ({"sku": "AB-1040"}, {"sku": "AB-1041"}),
@@ -31,7 +37,7 @@ OTHER: dict[str, tuple[Any, Any]] = {
     "a word behind a try": ({"q": "try gates"}, {"q": "try poles"}),
     "within a word": ({"q": "poetry1"}, {"q": "poetry2"}),
     "a number within": ({"a": {"n": 1}}, {"a": {"n": 2}}),
-    "a word instead of a number": ({"page": "home"}, {"page": "news"}),
+    "a word instead of a number": ({"n": "home"}, {"n": "news"}),
     "a share": ({"n": 0.5}, {"n": 0.7}),
     "an amount": ({"q": "TRY 100"}, {"q": "TRY 200"}),
     "a flag": ({"retry": False}, {"retry": True}),
@@ -57,6 +63,11 @@ def test_what_a_tool_declares_is_all_that_counts() -> None:
     assert meant(one, ("rack",)) == meant(other, ("rack", "none_there"))._replace(counts={"rack": 1})
     assert meant(one, ("rack",)).arguments != meant(json.dumps({"rack": 1, "n": 2}), ("rack",)).arguments
     assert meant(one, ()).arguments != meant(json.dumps({"rack": 1, "n": 2}), ()).arguments
+
+
+def test_what_is_declared_is_left_out_of_long_arguments_too() -> None:
+    one, other = (json.dumps({"hint": n, "x": "y" * MOST_CHARS}) for n in range(2))
+    assert meant(one, ("hint",)).arguments == meant(other, ("hint",)).arguments
 
 
 def test_what_counts_is_told_by_where_it_stood() -> None:

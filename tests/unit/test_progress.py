@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from fencepost import App, Contract, Effect, Request
 from fencepost.ledger.reads import ContextCall
 from fencepost.progress import FAR, LONGEST, MOST_READ, PATIENCE, stuck
-from fencepost.tools import Tool
+from fencepost.tools import PER_PROPOSAL, Tool
 
 N = 3
 """Of `repeats`: looks that differ in what counts by its name may come twice as often."""
@@ -53,6 +53,11 @@ def rack(args: Args) -> Request:
 )
 def send(args: Args) -> Request:
     return Request.post("/mails", json={})
+
+
+@shop.http("motor.step", effect=Effect.REVERSIBLE, intent=PER_PROPOSAL)
+def step(args: Args) -> Request:
+    return Request.post("/steps", json={})
 
 
 @shop.http("mail.file", effect=Effect.IRREVERSIBLE, intent=lambda a: ("file", a.n), contract=Contract())
@@ -103,6 +108,7 @@ GETS_STUCK = {
     "the same call, and the same result": [A] * N,
     "the same after other turns": [B, C, B, *[A] * N],
     "a fixed error": [one("look", "!503")] * N,
+    "the same effect, each time anew": [one("motor.step", "ok")] * N,
     "an effect that is one no more": [one("mail.send", "sent", n=1)] * N,
     "two at once, in whatever order": [[*A, *B], [*B, *A], [*A, *B]],
     "with a poller asked in between": [A, POLL, A, POLL, POLL, A],
@@ -208,9 +214,9 @@ def test_the_sentence_names_tool_and_count() -> None:
     kept = [*one("rack.look", note="a"), *one("rack.look", note="b")]
     assert "with the same arguments" in (stuck(history([kept] * N), N, tool) or "")
     assert "only note changed" in (stuck(history([kept, kept, kept[::-1][:1] * 2]), N, tool) or "")
-    turns = itertools.chain.from_iterable(([*A, *one("look", page=n)], B) for n in range(6))
+    turns = itertools.chain.from_iterable(([*A, *one("look", tries=n)], B) for n in range(6))
     assert stuck(history(list(turns)), N, tool) == (
-        "look, then look: called 6 times in a row with the same result while only page changed"
+        "look, then look: called 6 times in a row with the same result while only tries changed"
     )
 
 
