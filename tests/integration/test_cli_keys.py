@@ -103,7 +103,7 @@ web = app.dependency("web", "env:WEB_URL", hosts=("*.example.com",), private=ins
 
 class Page(BaseModel):
     url: str
-    requestId: str = ""
+    retryCount: int = 0
     hint: str = ""
 
 
@@ -128,10 +128,10 @@ def test_tools_are_listed_with_where_they_go(tmp_path: Path, monkeypatch: pytest
     args = ["tools", "--app", "outgoing_app:app"]
     told = CliRunner().invoke(cli.main, args)
     assert "  goes to env:WEB_URL, *.example.com, with a capability in Fencepost-Capability\n" in told.stdout
-    assert "  counts  requestId (by name; cosmetic=() if they mean something)\n" in told.stdout
+    assert "  counts  retryCount (by name; cosmetic=() if they mean something)\n" in told.stdout
     assert "  counts  hint\n" in told.stdout
     listed, guess = json.loads(CliRunner().invoke(cli.main, [*args, "--json"]).stdout)
-    assert (listed["cosmetic"], listed["cosmetic_declared"]) == (["requestId"], False)
+    assert (listed["cosmetic"], listed["cosmetic_declared"]) == (["retryCount"], False)
     assert (guess["cosmetic"], guess["cosmetic_declared"]) == (["hint"], True)
     assert listed["goes_to"] == ["env:WEB_URL", "*.example.com"]
     assert listed["private"] == ["10.1.0.0/16"]
