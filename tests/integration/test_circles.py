@@ -11,7 +11,6 @@ import pytest
 
 from fencepost import commands as c
 from fencepost.clock import uuid7
-from fencepost.decide.circles import Circles
 from fencepost.joins import Join
 from fencepost.ledger import circles
 from tests.awaiting import until
@@ -176,60 +175,20 @@ def test_a_key_that_passes_on_takes_its_waiters_with_it(bench: Bench) -> None:
     assert [bench.state(call) for call in (waits, closing)] == ["INTENT_RECORDED", "REJECTED"]
 
 
-def test_a_claim_finds_a_circle_that_was_not_looked_for(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A process of an older release has recorded the call."""
-    one, other = bench.order(), bench.order()
-    _, _, below = start(bench, one)
-    _, _, under = start(bench, other)
-    ask(bench, below, other)
-    with monkeypatch.context() as older:
-        older.setattr(circles, "read", lambda *_: Circles())
-        (closing,) = ask(bench, under, one)
-    assert bench.state(closing) == "INTENT_RECORDED"
-    assert claim(bench, under, closing) == c.Done("REJECTED")
-
-
-def needed_later(bench: Bench) -> list[tuple[UUID, UUID]]:
-    """Two calls, with their runs, that wait for each other's keys since another one of a join has failed."""
+def test_a_call_that_waits_already_is_not_judged_again(bench: Bench) -> None:
+    """Nor one that waits beside another that begins to, whose circle is looked for."""
     one, other = bench.order(), bench.order()
     _, _, below = start(bench, one)
     _, _, under = start(bench, other)
     waits, spare = joining(bench, below, Join.first(), ("wallet.chain", other), *fresh(bench))
     (closing,) = ask(bench, under, one)
     bench.cancel(begin(bench, below, spare))
-    assert heard(bench, below, spare) == c.Done("FAILED")
+    assert heard(bench, below, spare) == c.Done("FAILED")  # so that the join needs the other one
+    bench.sql("UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = %s", closing)
+    claims = replace(bench.claim_call(under, closing), child=uuid7(), request=None)
+    (third,) = turned(bench, (start(bench, bench.order())[2], one))
+    assert bench.ledger.apply([claims, third]) == [c.Done("INTENT_RECORDED"), c.Done("ACTING")]
     assert [bench.state(call) for call in (waits, closing)] == ["INTENT_RECORDED"] * 2
-    due = "UPDATE fencepost.outbox SET due_at = fencepost.now() WHERE subject = ANY(%s)"
-    bench.sql(due, [waits, closing])
-    return [(below, waits), (under, closing)]
-
-
-@pytest.mark.parametrize("batches", [1, 2])
-def test_of_a_circle_that_closes_as_others_fail_one_call_is_refused(bench: Bench, batches: int) -> None:
-    waiting = needed_later(bench)
-    claims = [replace(bench.claim_call(*call), child=uuid7(), request=None) for call in waiting]
-    for n in range(batches):
-        bench.ledger.apply(claims[n::batches])
-    assert sorted(bench.state(call) for _, call in waiting) == ["INTENT_RECORDED", "REJECTED"]
-
-
-def test_of_two_that_find_such_a_circle_at_once_one_is_refused(bench: Bench) -> None:
-    waiting = needed_later(bench)
-    claims = [replace(bench.claim_call(*call), child=uuid7(), request=None) for call in waiting]
-    with psycopg.connect(bench.database.owner) as holding:
-        holding.execute("LOCK TABLE fencepost.events IN SHARE MODE")
-        threads = [threading.Thread(target=bench.one, args=(claim,)) for claim in claims]
-        for thread in threads:
-            thread.start()
-        # One is about to write that it is refused; the other waits to look anew.
-        stopped = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
-        until("both have found it", lambda: holding.execute(stopped).fetchone() == (2,), 20)
-        holding.rollback()
-        for thread in threads:
-            thread.join()
-    assert sorted(bench.state(call) for _, call in waiting) == ["INTENT_RECORDED", "REJECTED"]
 
 
 def turned(bench: Bench, *asked: tuple[UUID, str]) -> list[c.RecordTurn]:

@@ -42,11 +42,9 @@ def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> t
     rule, why = operations.admit(operation, call, contract)
     if rule == Rule.WAIT and operation.run in (above := lineage.above(fold.run.request)):
         return Rule.REJECT, "key_held_above"
-    if rule == Rule.WAIT:
+    if rule == Rule.WAIT and not call.waits:
         key = operation.tenant, operation.key
-        way = fold.circles.way(key, {call.run, *above})
-        if way is not None and not (call.waits and fold.circles.opened):  # its next claim looks again
-            fold.opened = call.waits
+        if (way := fold.circles.way(key, {call.run, *above})) is not None:
             return Rule.REJECT, f"key_in_circle: {way}"
     if rule in (Rule.OWN, Rule.WAIT) or not _starts(fold, call.tool, call.tool_version):
         return rule, why

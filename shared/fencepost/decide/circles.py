@@ -17,13 +17,11 @@ Key = tuple[str, str]
 @dataclass(slots=True)
 class Circles:
     """`chains`: by key, the runs that its holder waits for, and by which way; `begun`: which of them have
-    begun to wait for a key since; `opened`: a call that waited in a circle has been refused since, so that
-    what was read of others may be so no longer.
+    begun to wait for a key since.
     """
 
     chains: Mapping[Key, Sequence[tuple[UUID, str]]] = field(default_factory=dict)
     begun: list[tuple[UUID, Key]] = field(default_factory=list)
-    opened: bool = False
 
     def way(self, key: Key, runs: Collection[UUID]) -> str | None:
         """How the holder of a key comes to wait for one of these runs; None if it does not."""

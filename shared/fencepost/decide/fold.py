@@ -154,8 +154,6 @@ class Fold:
     circles: Circles = field(default_factory=Circles)
     begun: list[tuple[UUID, tuple[str, str]]] = field(default_factory=list)
     """Runs of which a call has begun to wait for a key in this change, and that key."""
-    opened: bool = False
-    """Whether a call is refused in this change that waited in a circle."""
     drains: int = 0
     """How many workers in a row were told to end before they had its answer: for the one that is, too."""
 

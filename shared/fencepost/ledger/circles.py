@@ -5,27 +5,25 @@ for calls that wait for a key themselves, or have started runs. Whoever would cl
 refused (`decide.children.admit`), so that every circle loses its last call and no other.
 
 Of a join that waits for some of its calls, or until an instant, those count that it cannot be met without as
-things stand, and those that work on after it. So one circle is missed, and ends at a deadline: one that is
-closed by several calls of a join of which any could be spared but not all. One whose call becomes needed only
-later, as others of its join fail, is found by the first claim of a call that waits in it. The call that
-begins last is refused even where its own join could spare it: its planner is told.
+things stand, and those that work on after it. So two circles are missed, and end at a deadline: one that is
+closed by several calls of a join of which any could be spared but not all, and one whose call becomes needed
+only later, as others of its join fail. The call that begins last is refused even where its own join could
+spare it: its planner is told.
 
 Only runs that have a parent can close one, and only by a key whose holder has started a run. Such waits
 begin one at a time in a tenant, by an advisory lock that is held until the COMMIT, so that of two at once the
-second sees the first. A call that waits already is looked at without it: everybody sees its wait. Only if
-that closes a circle the lock is had, and all is looked at anew: so of two that see it at once one is refused.
-What is looked at is bounded: a circle that is longer or wider ends at a deadline.
+second sees the first. A call that waits already is not judged again. What is looked at is bounded: a circle
+that is longer or wider ends at a deadline.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 from uuid import UUID
 
 from fencepost import commands as c
-from fencepost import lineage, operations
+from fencepost import operations
 from fencepost.decide.circles import Circles, Key
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
@@ -93,61 +91,37 @@ class Loaded(Protocol):
     # fmt: on
 
 
-@dataclass(slots=True)
-class Waits:
-    """Of calls that wait for a key: whether one may begin to, and the runs, with those they descend from, of
-    which one does already.
-    """
-
-    begin: bool = False
-    runs: set[UUID] = field(default_factory=set)
-
-
-def awaited(batch: Sequence[c.Command], loaded: Loaded) -> dict[Key, Waits]:
-    """Keys that calls of other runs hold, and for which calls of child runs of this batch wait."""
-    found: dict[Key, Waits] = {}
+def awaited(batch: Sequence[c.Command], loaded: Loaded) -> set[Key]:
+    """Keys that calls of other runs hold, and for which calls of child runs may begin to wait."""
+    found: set[Key] = set()
     for x in batch:
         run = loaded.runs.get((x.tenant, x.run))
         if run is None or run.parent is None:
             continue
-        keys: dict[str | None, bool] = {}
+        keys: set[str | None] = set()
         if isinstance(x, c.RecordTurn):
-            keys = {one.operation: True for one in x.proposals if isinstance(one, Validated)}
+            keys = {one.operation for one in x.proposals if isinstance(one, Validated)}
         elif isinstance(x, c.ClaimCall):
             call = loaded.calls[x.tenant, x.run].get(x.subject)
-            keys = {call.operation: not call.waits} if call is not None else {}
-        for key, begins in keys.items():
-            held = loaded.operations.get((x.tenant, key)) if key is not None else None
+            keys = {call.operation} if call is not None and not call.waits else set()
+        for key in keys - {None}:
+            held = loaded.operations.get((x.tenant, str(key)))
             if held is not None and operations.held(held) and held.run != run.id:
-                waits = found.setdefault((x.tenant, held.key), Waits())
-                waits.begin |= begins
-                waits.runs |= set() if begins else {run.id, *lineage.above(run.request)}
+                found.add((x.tenant, held.key))
     return found
 
 
-def read(connection: Connection, pipeline: Pipeline, keys: Mapping[Key, Waits]) -> Circles:
+def read(connection: Connection, pipeline: Pipeline, keys: Collection[Key]) -> Circles:
     """What the holders of these keys wait for; no statement where nobody waits for any."""
     if not keys:
         return Circles()
-    if begun := [key for key, waits in keys.items() if waits.begin]:
-        connection.execute(_ALONE, _arrays(begun))
-    chains = _chains(connection, pipeline, keys)
-    unseen = [(key, waits.runs) for key, waits in keys.items() if not waits.begin]
-    if closed := [key for key, runs in unseen if any(run in runs for run, _ in chains.get(key, ()))]:
-        connection.execute(_ALONE, _arrays(closed))
-        chains = _chains(connection, pipeline, keys)
-    return Circles(chains)
-
-
-def _chains(
-    connection: Connection, pipeline: Pipeline, keys: Iterable[Key]
-) -> dict[Key, list[tuple[UUID, str]]]:
+    connection.execute(_ALONE, _arrays(keys))
     found = connection.execute(_CHAINS, [*_arrays(keys), MOST])
     pipeline.sync()
     chains: dict[Key, list[tuple[UUID, str]]] = {}
     for tenant, key, child, way in found:
         chains.setdefault((tenant, key), []).append((child, ", which waits for ".join(way)))
-    return chains
+    return Circles(chains)
 
 
 def _arrays(keys: Iterable[Key]) -> list[str]:

@@ -109,7 +109,6 @@ class Folding:
             log.exception("%s could not be decided", type(command).__name__)
             return c.Broken(f"{type(error).__name__}: {error}")
         self.loaded.circles.begun += fold.begun
-        self.loaded.circles.opened |= fold.opened
         if isinstance(command, c.Sweep):
             self._sweep(fold, command)
         elif any(e.type != EventType.RUN_CREATED for e in fold.events):
