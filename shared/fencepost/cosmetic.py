@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 COUNTERS: Final = re.compile(
-    r"(attempts?|tr(?:y|ies)|retr(?:y|ies)|iter(?:ations?)?|loops?|ticks?|counter|i|n)(no|nr|num|number|count)?"
+    r"(attempts?|tr(?:y|ies)|retr(?:y|ies)|iter(?:ations?)?|loops?|ticks?|counter)(no|nr|num|number|count)?"
 )
 MARKS: Final = re.compile(r"nonce|rand(om)?|cachebust(er)?")
-COUNTED: Final = ("[Aa]ttempt", "[Tt]ry", "[Rr]etry", "[Ii]teration")
+COUNTED: Final = ("[Aa]ttempt", "[Tt]ry", "[Rr]etry")
 MOST_CHARS: Final = 16_384
 """Of a call's arguments in which names are looked for; of longer ones only what is declared is left out."""
 _LEAST_WORD: Final = 8

@@ -34,6 +34,8 @@ MOST_READ: Final = 4 * 1024 * 1024
 """Characters of the arguments of turns that are looked into; more are compared as they are."""
 _SHOWN: Final = 60
 _WHEN: Final = frozenset({"as_of", "now"})
+_WITHOUT: Final = frozenset({CallState.FAILED, CallState.REJECTED, CallState.CANCELLED})
+"""How a call ends of which it is known that it had no effect."""
 _CODE: Final = re.compile(r"[a-z][a-z0-9_]*(?=: )", re.ASCII)
 
 
@@ -81,9 +83,9 @@ class _Asked:
 
     @property
     def acted(self) -> bool:
-        """Whether it had an effect: whoever does the same to one thing after the other gets on."""
+        """Whether it may have had an effect: whoever does the same to one thing after the other gets on."""
         acts = self.known is not None and self.known.effect is not Effect.READ
-        return acts and self.told.state == CallState.SUCCEEDED
+        return acts and self.told.state not in _WITHOUT
 
     @property
     def asked(self) -> tuple[str, str]:
@@ -170,16 +172,17 @@ def stuck(
     steps = list(_latest(calls, LONGEST * PATIENCE * repeats, tool))
     for often, guess in ((repeats, False), (PATIENCE * repeats, True)):
         for period in range(1, LONGEST + 1):
-            if all(_again(steps, period, often, kind) for kind in _kinds(steps[: period * often], guess)):
-                return _circling(steps[: period * often], period, often)
+            window = steps[: period * often]
+            if guess and any(step.acted for step in window):  # whoever gets on may count as he does
+                continue
+            if all(_again(steps, period, often, kind) for kind in _kinds(window, guess)):
+                return _circling(window, period, often)
     return None
 
 
 def _kinds(window: Sequence[_Step], guess: bool) -> Iterator[Callable[[_Step], object]]:
     """What has to be equal for these turns to be so, what is told soonest first."""
     yield lambda step: step.shape
-    if guess and any(step.acted for step in window):  # whoever gets on may count as he does
-        yield id
     yield lambda step: step.came
     if sum(step.size for step in window) > MOST_READ:
         yield lambda step: step.equal

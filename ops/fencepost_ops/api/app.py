@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Annotated, Any, Final
 from uuid import UUID
 
@@ -86,8 +87,10 @@ class Interface:
 
         return await self.store.read(look)
 
-    async def body(self, request: Request) -> dict[str, Any]:
-        """The object in a request's body, of which no more is kept than may be sent."""
+    async def body(self, request: Request) -> Callable[[], dict[str, Any]]:
+        """The object in a request's body, of which no more is kept than may be sent; to be read beside the
+        loop, since a large one takes long.
+        """
         most = self.settings.api_body_bytes
         length = request.headers.get("content-length", "")
         pieces = request.stream()
@@ -100,7 +103,7 @@ class Interface:
                         if len(data) > most:
                             break
                     else:
-                        return asked.json_body(bytes(data), request.headers.get("content-type"))
+                        return partial(asked.json_body, bytes(data), request.headers.get("content-type"))
         except TimeoutError:
             raise Problem("timeout", "the body did not come in time") from None
         except ClientDisconnect:  # nobody hears this, and it is no fault of ours
@@ -172,7 +175,7 @@ async def start_run(request: Request, key: _KEY = None, trace: _TRACE = None) ->
     said = await own.body(request)
 
     def enqueue() -> Enqueued:
-        wanted = asked.run_request(said, named, bearer, given)  # beside the loop: a large one takes long
+        wanted = asked.run_request(said(), named, bearer, given)
         (outcome,) = own.store.client.enqueue_many([wanted])
         if isinstance(outcome, Conflict):
             raise outcome
@@ -267,13 +270,14 @@ async def cancel_run(request: Request, run: _ID) -> Response:
     own = _of(request)
     bearer = await own.bearer(request, "runs:cancel")
     asked.no_query(request.query_params.multi_items())
-    reason = asked.cancel_reason(await own.body(request))
+    said = await own.body(request)
     found = await own.run(bearer.tenant, asked.run_id(run))
     if found.ended:
         raise Problem("run_ended", f"run {found.id} has ended {found.status}: there is nothing to cancel")
     by = f"{bearer.principal} (token {bearer.token})"
 
     def cancel() -> None:
+        reason = asked.cancel_reason(said())
         try:
             own.store.client.cancel(found.id, by, reason)
         except FencepostError as error:
@@ -296,7 +300,7 @@ async def send_signal(request: Request, run: _ID, key: _KEY = None) -> Response:
     found = await own.run(bearer.tenant, asked.run_id(run))
 
     def send() -> signals.Sent:
-        wanted = asked.signal_request(said)
+        wanted = asked.signal_request(said())
         sender = bearer.principal
         return own.store.client.signal(found.id, wanted.name, wanted.body, key=named, sender=sender)
 

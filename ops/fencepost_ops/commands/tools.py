@@ -114,7 +114,8 @@ def _cosmetic(tool: Tool) -> list[str]:
     """The arguments that count for nothing where a run is looked at that asks again and again."""
     if tool.cosmetic is not None:
         return list(tool.cosmetic)
-    return [name for name in sorted(stored_names(tool.arguments)) if cosmetic.by_name(name)]
+    flags = {name for name, info in tool.arguments.model_fields.items() if info.annotation is bool}
+    return [name for name in sorted(stored_names(tool.arguments) - flags) if cosmetic.by_name(name)]
 
 
 def _described(tool: Tool) -> dict[str, Any]:
