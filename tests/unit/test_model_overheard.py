@@ -108,7 +108,14 @@ def test_what_a_provider_filtered_is_told_as_that_where_a_framework_makes_an_ans
 LONG = {"error": {"code": "context_length_exceeded", "message": "no"}}
 TURNED_AWAY = [
     ("400 Bad Request", LONG, "context_exceeded", None),
+    (
+        "403 Forbidden",
+        {"error": {"message": "no", "metadata": {"reasons": ["hate"]}}},
+        "content_filter",
+        None,
+    ),
     ("408 Request Timeout", {}, "http_408", None),
+    ("499 Client Closed Request", {}, "http_499", None),
     ("400 Bad Request", {}, "http_400", Spent()),
     ("429 Too Many Requests", {}, "http_429", Spent()),
 ]

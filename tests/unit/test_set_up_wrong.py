@@ -2,13 +2,14 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from fencepost.breaker import FailureClass, Learnt, failure_class, learnt_of_model, set_up_wrong
 from fencepost_workers.models.answers import Ending
-from fencepost_workers.models.failures import failed
+from fencepost_workers.models.failures import failed, unbilled
 
 CREDIT = "Your credit balance is too low to access the API."
 NO_KEY = "API key not valid. Please pass a valid API key."
@@ -26,6 +27,16 @@ def shown(message: str) -> str:
     return str({"error": {"message": message, "code": None}})
 
 
+def as_bytes(message: str) -> str:
+    """As Python shows what was not read yet."""
+    return repr(json.dumps({"error": {"code": 400, "message": message}}, indent=2).encode())
+
+
+def listed(message: str) -> str:
+    """As Gemini sends it."""
+    return f"[{body(message)}]"
+
+
 TOLD_AS_400 = [
     ({"error": {"type": "invalid_request_error", "message": CREDIT}}, "http_402"),
     ({"error": {"code": "invalid_api_key", "message": "no"}}, "http_401"),
@@ -39,6 +50,12 @@ TOLD_AS_400 = [
     ({"error": {"code": "400", "message": f"{THROUGH}{body(CREDIT)}\nReceived Model Group=m"}}, "http_402"),
     ({"error": {"message": f"GeminiException BadRequestError - {body(NO_KEY).encode()!r}"}}, "http_401"),
     ({"error": {"message": f"Error code: 400 - {shown(NO_KEY)}"}}, "http_401"),
+    ({"error": {"message": f"{THROUGH}{listed(NO_KEY)}. Received Model Group=m\nmore"}}, "http_401"),
+    ({"error": {"message": THROUGH + json.dumps({"error": {"code": "invalid_api_key"}})}}, "http_401"),
+    (
+        {"error": {"message": THROUGH + json.dumps({"error": {"message": THROUGH + body(CREDIT)}})}},
+        "http_402",
+    ),
     ({"error": {"code": "model_not_found", "message": "no such model"}}, "http_404"),
     ({"error": {"type": "permission_error"}}, "http_403"),
     ({"error": {"type": "invalid_request_error", "message": "temperature: at most 1"}}, "http_400"),
@@ -55,6 +72,14 @@ ECHOES: list[dict[str, Any]] = [
     {"message": f"Invalid value: {THROUGH}{body(CREDIT)}"},
     {"message": f"Error code: 400 - {shown(f'Invalid value: {NO_KEY}')}"},
     {"message": f"Error code: 400 - {{'detail': [{{'input': {{'message': '{NO_KEY}'}}}}]}}"},
+    {"detail": f'say "message": "{NO_KEY}"'},
+    {"input": f"x 'message': '{NO_KEY}' y", "reason": "bad"},
+    {"input": f"x 'message': '{NO_KEY}' y", "message": "Invalid value"},
+    {"input": f"x'message': \"{NO_KEY}\"", "message": "Invalid value"},
+    {"input": {"error": {"message": NO_KEY}}, "message": "Invalid value"},
+    {"message": f"ValueError: {CREDIT}"},
+    {"message": f"jinja2.exceptions.TemplateError: {NO_KEY}"},
+    {"message": f"{body(CREDIT)} is not of type 'object'"},
     {"code": "invalid_value", "message": CREDIT},
     {"type": "invalid_request_error", "param": "messages[0]", "message": NO_KEY},
 ]
@@ -66,9 +91,60 @@ def test_a_400_that_is_no_fault_of_the_request_is_told_as_what_it_is(body: Any, 
     assert failed(500, body, "m")[1] == "http_500"
 
 
+WRAPS: list[Callable[[dict[str, Any]], str]] = [
+    json.dumps,
+    str,
+    lambda told: repr(json.dumps(told).encode()),
+    lambda told: json.dumps({"error": {"message": THROUGH + str(told)}}),
+]
+
+
 @pytest.mark.parametrize("error", ECHOES)
 def test_what_a_provider_repeats_of_a_request_closes_nothing(error: dict[str, Any]) -> None:
-    assert failed(400, {"error": error}, f"400: {CREDIT}")[1] == "http_400"
+    told = {"error": error}
+    for message in (CREDIT, f"Error code: 400 - {told}", f"Error code: 400 - {shown(NO_KEY)}"):
+        assert failed(400, told, message)[1] == "http_400"
+        assert failed(400, None, message)[1] == "http_400"
+    for before in ("", THROUGH, "Error code: 400 - ", "GeminiException BadRequestError - "):
+        for wrap in WRAPS:
+            assert (
+                failed(400, {"error": {"code": "400", "message": before + wrap(told)}}, "m")[1] == "http_400"
+            )
+
+
+FLAGGED = {"code": 403, "message": "x", "metadata": {"reasons": ["violence"], "flagged_input": "y"}}
+PREVENTED = "litellm.ContentPolicyViolationError: "
+LONGER = "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException - Longer than allowed"
+TOLD_BY_NAME = [
+    (403, {"code": "content_policy_violation", "message": "x"}, Ending.CONTENT_FILTER),
+    (403, FLAGGED, Ending.CONTENT_FILTER),
+    (403, {"metadata": {"reasons": ["violence"]}}, Ending.CONTENT_FILTER),
+    (403, {"metadata": {"reasons": [], "flagged_input": "", "provider_name": "x"}}, Ending.FAILED),
+    (422, {"code": "content_filter"}, Ending.CONTENT_FILTER),
+    (422, {"code": "context_length_exceeded"}, Ending.CONTEXT_EXCEEDED),
+    (422, {"message": "prompt is too long"}, Ending.FAILED),
+    (500, {"code": "content_filter"}, Ending.FAILED),
+    (400, {"code": "content_filter", "message": "prompt is too long"}, Ending.CONTENT_FILTER),
+    (400, {"code": "400", "type": None, "message": f"{PREVENTED}AzureException - no"}, Ending.CONTENT_FILTER),
+    (400, {"message": f"litellm.BadRequestError: {PREVENTED * 2}AzureException - no"}, Ending.CONTENT_FILTER),
+    (400, {"code": "400", "message": LONGER}, Ending.CONTEXT_EXCEEDED),
+    (400, {"message": f"OpenAIException - '{PREVENTED}'"}, Ending.FAILED),
+    (400, {"message": THROUGH + json.dumps({"error": {"code": "content_filter"}})}, Ending.CONTENT_FILTER),
+    (400, {"message": THROUGH + str({"error": FLAGGED})}, Ending.CONTENT_FILTER),
+    (
+        400,
+        {"message": THROUGH + json.dumps({"error": {"code": "context_length_exceeded", "message": "no"}})},
+        Ending.CONTEXT_EXCEEDED,
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "error", "ending"), TOLD_BY_NAME)
+def test_what_is_filtered_or_too_long_is_so_by_any_name_and_status_and_is_not_free(
+    status: int, error: dict[str, Any], ending: Ending
+) -> None:
+    assert failed(status, {"error": error}, "m")[0] is ending
+    assert unbilled(status, ending) is (ending is Ending.FAILED and status < 500)
 
 
 def test_what_a_provider_repeats_of_a_request_makes_it_no_longer_than_it_is() -> None:
@@ -79,24 +155,40 @@ def test_what_a_provider_repeats_of_a_request_makes_it_no_longer_than_it_is() ->
 
 
 LONG = "This model's maximum context length is 8192 tokens, not 'infinite'."
-LONG_BYTES = f'b\'{{\\n  "error": {{\\n    "code": 400,\\n    "message": "{LONG}"\\n  }}\\n}}\''
 
 
-@pytest.mark.parametrize("told", [LONG, body(LONG), shown(LONG), LONG_BYTES, f"[{body(LONG)}]"])
+@pytest.mark.parametrize("told", [str, body, shown, as_bytes, listed])
 @pytest.mark.parametrize("before", ["", THROUGH, "Error code: 400 - ", f"{THROUGH}Error code: 400 - "])
-def test_what_is_too_long_is_so_through_a_gateway(told: str, before: str) -> None:
-    assert failed(400, {"error": {"message": before + told}}, "m")[0] is Ending.CONTEXT_EXCEEDED
-    echo = before + told.replace("This model's", "Invalid value: 'this").replace("'infinite'.", "much.'")
-    assert failed(400, {"error": {"message": echo}}, "m")[0] is Ending.FAILED
+def test_what_is_too_long_is_so_through_a_gateway(told: Callable[[str], str], before: str) -> None:
+    assert failed(400, {"error": {"message": before + told(LONG)}}, "m")[0] is Ending.CONTEXT_EXCEEDED
+    echo = LONG.replace("This model's", "Invalid value: 'this").replace("'infinite'.", "much.'")
+    assert failed(400, {"error": {"message": before + told(echo)}}, "m")[0] is Ending.FAILED
 
 
 @pytest.mark.parametrize(
-    "piece", ["xError: ", "Error code: 400 - ", "aError", ".", "{", "\\", '"error":{', '"']
+    "piece",
+    [
+        "xError: ",
+        "Error code: 400 - ",
+        "aError",
+        ".",
+        "{",
+        "\\",
+        '"error":{',
+        '"',
+        "[",
+        "-",
+        "x'",
+        "not ",
+        "9",
+    ],
 )
 def test_no_text_takes_long_to_be_read(piece: str) -> None:
     begun = time.process_time()
     failed(400, {"error": {"message": THROUGH + '{"error":{"message":"' + piece * 10_000}}, "m")
-    failed(400, {"error": {"message": THROUGH + '{"error":{' + piece * 10_000}}, "m")
+    for many in (10, 300, 1500, 10_000):
+        failed(400, {"error": {"message": THROUGH + '{"error":{' + piece * many}}, "m")
+        failed(400, {"error": {"message": f"{THROUGH}{{'error':{piece * many}1}}"}}, "m")
     failed(400, {"error": {"message": piece * 10_000}}, "m")
     assert time.process_time() - begun < 1
 

@@ -84,6 +84,7 @@ _REFUSALS: Final = (
     _status(409, NOTHING),
     Row("status 413", dict.fromkeys(Wire, _TOO_LONG), {"kind": "status", "status": 413}),
     _status(429, NOTHING),
+    _status(499, RESERVED),
     _status(500, RESERVED),  # it may have been made, and got lost on its way
     _status(503, NOTHING),
     _status(529, NOTHING),
