@@ -159,7 +159,9 @@ class App:
         """Register a tool whose attempt is a run of its own, with these arguments as its input.
 
         `effect` is what its tools may do: a READ child uses READ tools only. REVERSIBLE needs `compensate`,
-        for a child that has COMPLETED; one that is stopped offsets what it did itself. UsageError if wrong.
+        for a child that has COMPLETED; one that is stopped offsets what it did itself. What of `budget=` is
+        as `Budget` has it by default counts as not named, and is at most a share, unless `whole=("turns",)`
+        says so (`ChildSpec`). UsageError if wrong.
         """
         refuse_unknown(f"child {name}", options, taken(self.child, ChildOptions))
         return declare_child(self.registry, name, planner, arguments, effect, returns, options)

@@ -6,10 +6,10 @@ use at worst is asked for, and held, before it is sent; what it really used take
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal
 
 from fencepost.models import Spent
 from fencepost.taint import BORN
@@ -66,12 +66,11 @@ class Budget:
     `wall_clock` is in whole milliseconds; None: only the run's deadline binds. `tokens` and `cost`
     (millionths of the currency its models are priced in) are what its models may use; None: no limit.
     A run below gets its slice of `turns`, `calls`, `attempts`, `tokens`, `cost` and `children` as it is
-    started (`ChildSpec`).
+    started (`ChildSpec`), whole only what differs from these defaults or is said to be `whole`.
     `events` and `bytes` (of the bodies of events) are how far its own history may grow before no step is
     begun any more. `depth` is how many levels of runs may be below it, `children` how many runs. After
     `fruitless` turns in a row from which no intent came, and after `repeats` turns in a row that did and
     learnt the same (`progress`), it makes no progress.
-    `named` are the limits it was made with, whatever their values; all of them where `replace` made it.
 
     ValueError for a number out of range, a wall clock of zero or less, and anything that is no number.
     """
@@ -88,14 +87,6 @@ class Budget:
     children: int = 16
     fruitless: int = 5
     repeats: int = 5
-    named: frozenset[str] = field(init=False, repr=False, compare=False)
-
-    def __new__(cls, *first: object, **said: object) -> Self:
-        """Nothing but this tells a limit that was named with its default from one that was not."""
-        made = object.__new__(cls)
-        named = {one.name for one, _ in zip(fields(cls), first, strict=False)}
-        object.__setattr__(made, "named", frozenset({*named, *said}))
-        return made
 
     def __post_init__(self) -> None:
         for name in LIMITS:

@@ -9,6 +9,7 @@ from typing import Any, TypedDict, TypeVar
 
 from pydantic import BaseModel
 
+from fencepost import slices
 from fencepost.budgets import Budget
 from fencepost.contracts import Contract, Effect
 from fencepost.declarations import ToolHandle, ToolOptions, check_version, declared_tool
@@ -21,8 +22,7 @@ ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 
 USUAL = Budget(turns=4, calls=8, attempts=32, depth=0, children=0)
-"""What a child takes at most that says nothing of its own: small, and with no runs below it. The very value:
-what is equal to it and was named is given whole."""
+"""What a child takes at most that says nothing of its own: small, and with no runs below it."""
 
 
 @dataclass(frozen=True)
@@ -33,32 +33,45 @@ class ChildSpec:
     principal, inherits its taint and its trace, and ends before its parent's deadline less `reserve`. `join`
     is how long a turn waits that starts runs by this tool alone, and says nothing itself.
 
-    A limit that `budget` names is given whole, or the call is refused with code `budget` and the limit's
-    name; if it is required, that stops its parent. `tokens` and `cost` may be left open (None): as the
-    run is started it gets an equal share of what its parent then has left, among the calls of the same
-    turn whose runs are still to be started and the parent itself; where nothing is left it is refused. A
-    limit that it does not name, and every one but `children` where nobody said a budget, is at most that
-    share, so that a turn may start several. A slice is the child's until its
-    call has ended in any way: by its run's end what was not used comes back; where a person settles the
-    call, and the end of its run is not known, all of it counts as used. At most `slices.MAX_OPEN` (256)
-    runs of one run are open at once, whatever its budget says.
+    A limit of `budget` that differs from `Budget`'s default, or that `whole` names, is given whole, or the
+    call is refused with code `budget` and the limit's name; if it is required, that stops its parent. All
+    others (with `budget` None, which is `USUAL`: all but `children`) are at most an equal share of what its
+    parent has left as the run is started, among the calls of the same turn whose runs are still to be
+    started and the parent itself, so that a turn may start several; `tokens` and `cost` that are left open
+    (None) are that share. Where nothing is left it is refused. A slice is the child's until its call has
+    ended in any way: by its run's end what was not used comes back; where a person settles the call, and
+    the end of its run is not known, all of it counts as used. At most `slices.MAX_OPEN` (256) runs of one
+    run are open at once, whatever its budget says.
     """
 
     planner: str
     planner_version: int = 1
-    budget: Budget = USUAL
+    budget: Budget | None = None
     tools: tuple[str, ...] = ("*",)
     on_stop: OnStop = OnStop.COMPENSATE
     join: Join | None = None
+    whole: tuple[str, ...] = ()
+
+    @property
+    def wanted(self) -> Budget:
+        """What it takes at most."""
+        return self.budget or USUAL
+
+    @property
+    def firm(self) -> frozenset[str]:
+        """The limits that it is given whole, or is refused for."""
+        named = frozenset({"children"}) if self.budget is None else slices.named(self.budget)
+        return named | {*self.whole}
 
     def to_json(self) -> dict[str, Any]:
         """As a tool's definition names it."""
-        return {
+        said = {
             "planner": [self.planner, self.planner_version],
-            "budget": self.budget.to_json(),
+            "budget": self.wanted.to_json(),
             "tools": list(self.tools),
             "on_stop": self.on_stop.value,
         }
+        return said | ({"whole": sorted(self.whole)} if self.whole else {})
 
 
 class ChildOptions(ToolOptions, total=False):
@@ -69,7 +82,8 @@ class ChildOptions(ToolOptions, total=False):
     """
 
     planner_version: int
-    budget: Budget
+    budget: Budget | None
+    whole: tuple[str, ...]
     tools: tuple[str, ...]
     on_stop: OnStop
     join: Join | None
@@ -121,11 +135,17 @@ def declare_child(
     spec = ChildSpec(
         planner=check_name("planner", planner),
         planner_version=check_version(planner, options.get("planner_version", 1)),
-        budget=options.get("budget", USUAL),
+        budget=options.get("budget"),
         tools=tuple(options.get("tools", ("*",))),
         on_stop=options.get("on_stop", OnStop.COMPENSATE),
         join=options.get("join"),
+        whole=tuple(options.get("whole", ())),
     )
+    may = [limit for limit in slices.SHARED if getattr(spec.wanted, limit) is not None]
+    if wrong := [limit for limit in spec.whole if limit not in may]:
+        raise UsageError(
+            f"child {name}: whole names limits that its budget has: {', '.join(may)}; not {', '.join(wrong)}"
+        )
     tool = declared_tool(name, home, effect, returns, arguments, options)
     # It is started once, and its end is heard in this ledger: nothing is repeated, asked or still to land.
     once = Contract(settle=timedelta(0))

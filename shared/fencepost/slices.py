@@ -10,7 +10,7 @@ cost as they are, steps never above what was held for them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final
@@ -24,6 +24,7 @@ SHARED: Final = ("turns", "calls", "attempts", "tokens", "cost", "children")
 """What is shared by a tree, in the names of `Budget`; the other limits hold for each run of it alone."""
 MAX_OPEN: Final = 256
 """Runs that one run has open at once: what they hold is read and written whole with each start and end."""
+_DEFAULT: Final = Budget()
 _COUNTED: Final = ("turns", "calls", "attempts", "children")
 
 Amounts = Mapping[str, int]
@@ -62,17 +63,31 @@ def amounts(text: str | None) -> Amounts:
     return {name: sum(one.get(name, 0) for one in (below.used, *below.held.values())) for name in SHARED}
 
 
+def named(budget: Budget) -> frozenset[str]:
+    """The limits that differ from their defaults: nobody can tell others that were named from those that
+    were not.
+    """
+    return frozenset(name for name in SHARED if getattr(budget, name) != getattr(_DEFAULT, name))
+
+
 def carve(
-    budget: Budget, usage: Usage, below: str | None, wanted: Budget, *, starting: int = 1, usual: bool = False
+    budget: Budget,
+    usage: Usage,
+    below: str | None,
+    wanted: Budget,
+    *,
+    starting: int = 1,
+    whole: Container[str] | None = None,
 ) -> Budget | str:
     """The slice a child is let go with, or why the run's budget has no room for it, in words.
 
     `usage` counts what the run and its children use and hold, `starting` the calls of its turn whose runs are
     still to be started, this one's among them. A limit that `wanted` leaves open is an equal share of what is
-    left of the run's own, if that has one: one for each of them, and one that stays with the run. What it
-    does not name (with `usual`: every limit but `children`) is at most such a share. All else is given whole
-    or not at all, and nobody is let go with a share of nothing.
+    left of the run's own, if that has one: one for each of them, and one that stays with the run. What is
+    `whole` (None: what it has `named`) is given whole or not at all, all else is at most such a share, and
+    nobody is let go with a share of nothing.
     """
+    whole = named(wanted) if whole is None else whole
     if budget.depth < 1:
         return "depth: the run's budget allows no run below it"
     if len(read(below).held) >= MAX_OPEN:
@@ -87,8 +102,7 @@ def carve(
             continue
         left = max(may - used[name], 0)
         share = left // (starting + 1)
-        unnamed = name not in wanted.named or (usual and name != "children")
-        if asks is None or (unnamed and asks > share):
+        if asks is None or (name not in whole and asks > share):
             if left < 1:
                 return f"{name}: the child may use a share, and 0 are left of {may}"
             asks = max(share, 1)

@@ -1,14 +1,16 @@
 import copy
 import json
-from dataclasses import fields, replace
+import pickle
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
-from fencepost import canonical
+from fencepost import canonical, slices
 from fencepost.budgets import (
     LIMITS,
     MAX_AMOUNT,
@@ -44,20 +46,59 @@ def test_a_budget_survives_storage(budget: Budget) -> None:
 
 def test_every_limit_has_a_range_a_name_in_json_and_a_field() -> None:
     named = {*LIMITS, "wall_clock"}
-    assert named == {f.name for f in fields(Budget) if f.init}
+    assert named == {f.name for f in fields(Budget)}
     assert set(Budget().to_json()) == {*LIMITS, "wall_clock_ms"}
     assert {f.name for f in fields(Usage)} == named - {"depth", "children", "fruitless", "repeats"}
 
 
-def test_a_budget_knows_what_it_was_made_with_and_is_equal_to_one_made_otherwise() -> None:
-    made = Budget(16, cost=None)
-    assert made.named == {"turns", "cost"}
-    assert Budget().named == set()
-    assert replace(made).named == {*LIMITS, "wall_clock"}
-    assert copy.copy(made).named == copy.deepcopy(made).named == made.named
-    assert made == Budget()
-    assert hash(made) == hash(Budget())
-    assert repr(made) == repr(Budget())
+@dataclass(frozen=True, slots=True)
+class Larger(Budget):
+    """One of somebody who adds to it."""
+
+    extra: int = 1
+
+
+class Narrow(Budget):
+    """One of somebody who makes it otherwise."""
+
+    def __init__(self, *, t: int) -> None:
+        super().__init__(turns=t)
+
+
+MADE = [Budget(), Budget(16, cost=None), Budget(turns=3, tokens=5, wall_clock=timedelta(seconds=2))]
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_a_budget_is_its_limits_and_nothing_beside_them(made: Budget) -> None:
+    by_pydantic = TypeAdapter(Budget)
+    again = [
+        copy.copy(made),
+        copy.deepcopy(made),
+        replace(made),
+        *(pickle.loads(pickle.dumps(made, version)) for version in (2, pickle.HIGHEST_PROTOCOL)),  # noqa: S301
+        Budget(**asdict(made)),
+        Budget(*astuple(made)),
+        Budget.from_json(json.loads(json.dumps(made.to_json()))),
+        by_pydantic.validate_python(asdict(made)),
+        by_pydantic.validate_json(by_pydantic.dump_json(made)),
+    ]
+    assert {*again} == {made}
+    for one in again:
+        assert (repr(one), asdict(one), slices.named(one)) == (repr(made), asdict(made), slices.named(made))
+    assert json.loads(json.dumps(asdict(made), default=str))["turns"] == made.turns
+    assert {*asdict(made)} == {*LIMITS, "wall_clock"}
+
+
+def test_a_budget_names_what_differs_from_the_default_however_it_was_made() -> None:
+    made = [
+        Budget(3),
+        Budget(turns=3, calls=64),
+        Narrow(t=3),
+        Larger(turns=3),
+        Budget.from_json({"turns": 3}),
+    ]
+    assert [slices.named(one) for one in made] == [{"turns"}] * 5
+    assert slices.named(Budget.from_json({"turns": 16})) == slices.named(Budget(turns=16)) == set()
 
 
 def test_absent_fields_take_their_defaults() -> None:

@@ -9,11 +9,14 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from click.testing import CliRunner
+from pydantic import BaseModel
 
-from fencepost import Budget, Effect, joins, lineage, slices
+from fencepost import App, Budget, Effect, Turn, UsageError, joins, lineage, slices
 from fencepost.budgets import Usage
 from fencepost.children import USUAL, ChildSpec, join_of
 from fencepost.joins import ALL, Join
+from fencepost_ops.cli import main
 from tests.integration.ledger_app import bench_app
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -92,10 +95,9 @@ SMALL = Budget(turns=3, calls=4, attempts=5, depth=0, children=0)
         (Budget(depth=0), Usage(), SMALL, "depth: the run's budget allows no run below it"),
         (Budget(cost=5), Usage(), Budget(turns=1, cost=6), "cost: the child may use 6, and 5 are left of 5"),
         (Budget(children=0), Usage(), SMALL, "children: the child may use 1, and 0 are left of 0"),
-        (Budget(), Usage(turns=1), Budget(turns=16), "turns: the child may use 16, and 15 are left of 16"),
-        (Budget(), Usage(turns=1), Budget(16), "turns: the child may use 16, and 15 are left of 16"),
+        (Budget(), Usage(turns=1), Budget(turns=16), {"turns": 7, "calls": 32}),
         (Budget(turns=40), Usage(turns=1), Budget(turns=16), {"turns": 16, "calls": 32}),
-        (Budget(), Usage(), Budget(children=16), "children: the child may use 17, and 16 are left of 16"),
+        (Budget(), Usage(), Budget(children=16), {"children": 7}),
         (Budget(), Usage(turns=1), replace(USUAL), {"turns": 4, "calls": 8}),
     ],
 )
@@ -110,10 +112,65 @@ def test_a_slice_is_given_whole_or_refused_by_name(
         assert {name: getattr(piece, name) for name in given} == given
 
 
-@pytest.mark.parametrize("wanted", [SMALL, USUAL])
+FIRM: list[tuple[ChildSpec, set[str]]] = [
+    (ChildSpec("p"), {"children"}),
+    (ChildSpec("p", whole=("turns",)), {"children", "turns"}),
+    (ChildSpec("p", budget=USUAL), {"children", "turns", "calls", "attempts"}),
+    (ChildSpec("p", budget=Budget()), set()),
+    (ChildSpec("p", budget=Budget(turns=16, tokens=5)), {"tokens"}),
+    (ChildSpec("p", budget=Budget(turns=16, tokens=5), whole=("turns",)), {"turns", "tokens"}),
+]
+
+
+@pytest.mark.parametrize(("spec", "firm"), FIRM)
+def test_what_differs_or_is_said_to_be_whole_is_given_whole_or_refused(
+    spec: ChildSpec, firm: set[str]
+) -> None:
+    assert spec.firm == firm
+    for name in firm:
+        has = Budget.from_json({name: 0})
+        need = getattr(spec.wanted, name) + (name == "children")
+        why = f"{name}: the child may use {need}, and 0 are left of 0"
+        assert slices.carve(has, Usage(), None, spec.wanted, whole=spec.firm) == why
+    said = spec.to_json()
+    assert (Budget.from_json(said["budget"]), said.get("whole", [])) == (spec.wanted, [*spec.whole])
+    piece = slices.carve(Budget(), Usage(turns=1), None, spec.wanted, whole=spec.firm)
+    if spec.wanted.turns == 16:
+        full = "turns: the child may use 16, and 15 are left of 16"
+        assert piece == full if "turns" in firm else getattr(piece, "turns", 0) == 7
+
+
+@pytest.mark.parametrize("whole", [("turn",), ("depth",), ("tokens",), "turns"])
+def test_only_what_is_shared_and_has_a_limit_can_be_whole(whole: Any) -> None:
+    with pytest.raises(
+        UsageError, match=r"^child c: whole names limits that its budget has: turns, .*; not [dt]"
+    ):
+        App("c").child("c", planner="p", arguments=BaseModel, effect=Effect.READ, whole=whole)
+
+
+class Topic(BaseModel):
+    about: str
+
+
+app = App("asking")
+app.planner("p")(lambda _: Turn([]))
+app.allow("*", tools=["ask.*"])
+app.child("ask.usual", planner="p", arguments=Topic, effect=Effect.READ)
+app.child("ask.whole", planner="p", arguments=Topic, effect=Effect.READ, budget=Budget(), whole=("turns",))
+
+
+def test_tools_tells_what_a_child_is_given_whole() -> None:
+    told = CliRunner().invoke(main, ["tools", "--app", f"{__name__}:app"]).stdout
+    assert "  whole   children; of all else at most a share\n" in told
+    assert "  whole   turns; of all else at most a share\n" in told
+    listed = json.loads(CliRunner().invoke(main, ["tools", "--app", f"{__name__}:app", "--json"]).stdout)
+    assert [one["starts"]["whole"] for one in listed] == [["children"], ["turns"]]
+
+
+@pytest.mark.parametrize("wanted", [SMALL, None])
 @pytest.mark.parametrize("count", [1, 2, 5, 7])
 def test_the_runs_of_one_turn_share_what_they_leave_open_and_none_starts_with_nothing(
-    wanted: Budget, count: int
+    wanted: Budget | None, count: int
 ) -> None:
     has, own, below = Budget(tokens=100_000, turns=40), {"turns": 1, "calls": count, "tokens": 2000}, None
     pieces = []
@@ -121,7 +178,8 @@ def test_the_runs_of_one_turn_share_what_they_leave_open_and_none_starts_with_no
         beneath = slices.amounts(below)
         turns, calls, tokens = (own[name] + beneath[name] for name in ("turns", "calls", "tokens"))
         used = Usage(turns=turns, calls=calls, attempts=beneath["attempts"], tokens=tokens)
-        piece = slices.carve(has, used, below, wanted, starting=count - n, usual=wanted == USUAL)
+        spec = ChildSpec("p", budget=wanted)
+        piece = slices.carve(has, used, below, spec.wanted, starting=count - n, whole=spec.firm)
         assert isinstance(piece, Budget), piece
         pieces.append(piece)
         below = slices.hold(below, UUID(int=n), slices.held_for(piece))
@@ -135,7 +193,7 @@ def test_children_that_say_nothing_of_their_own_share_the_usual_budget() -> None
     turns = []
     for n in range(5):
         used = Usage(turns=1 + slices.amounts(below)["turns"], calls=5 + slices.amounts(below)["calls"])
-        piece = slices.carve(Budget(), used, below, USUAL, starting=5 - n, usual=True)
+        piece = slices.carve(Budget(), used, below, USUAL, starting=5 - n, whole=ChildSpec("p").firm)
         assert isinstance(piece, Budget), piece
         turns.append(piece.turns)
         below = slices.hold(below, UUID(int=n), slices.held_for(piece))
@@ -167,7 +225,7 @@ def test_limits_that_nobody_named_are_shares_beside_one_that_was() -> None:
     ],
 )
 def test_a_share_of_nothing_starts_nothing(has: Budget, used: Usage, why: str) -> None:
-    assert slices.carve(has, used, None, USUAL, usual=True) == why
+    assert slices.carve(has, used, None, USUAL, whole=ChildSpec("p").firm) == why
 
 
 def test_no_more_runs_are_open_at_once_than_each_change_can_read() -> None:

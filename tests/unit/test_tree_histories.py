@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from fencepost import Budget, Effect, Proposal, slices
 from fencepost import commands as c
 from fencepost.budgets import budget_of
-from fencepost.children import USUAL, ChildOptions
+from fencepost.children import ChildOptions
 from fencepost.joins import Join
 from fencepost.proposals import validate
 from fencepost.states import CALL_ENDS, RUN_ENDS
@@ -37,7 +37,7 @@ def _app() -> Any:
     small = Budget(turns=3, calls=4, attempts=6, depth=0, children=0)
     large = Budget(turns=7, calls=9, attempts=14, depth=1, children=2)
     by_topic: ChildOptions = {"intent": lambda a: ("topic", a.topic)}
-    for name, budget in (("wallet.ask", small), ("wallet.deep", large), ("wallet.usual", USUAL)):
+    for name, budget in (("wallet.ask", small), ("wallet.deep", large), ("wallet.usual", None)):
         said: ChildOptions = {**times, **by_topic, "budget": budget}
         app.child(name, planner="p", arguments=Question, effect=Effect.REVERSIBLE, **said)
     return app

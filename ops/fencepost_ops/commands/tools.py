@@ -57,6 +57,8 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         if tool["starts"] is not None:
             planner, version = tool["starts"]["planner"]
             click.echo(f"  starts  a run of {planner} v{version}, with {', '.join(tool['starts']['tools'])}")
+            whole = ", ".join(tool["starts"]["whole"]) or "nothing"
+            click.echo(f"  whole   {whole}; of all else at most a share")
         elif tool["mcp"] is not None:
             pinned = f"pinned as {tool['mcp']['definition']}" if tool["mcp"]["definition"] else "NOT PINNED"
             click.echo(f"  is      {tool['mcp']['name']} of {', '.join(tool['goes_to'])}, {pinned}")
@@ -142,7 +144,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "lookup_horizon": lookup.horizon if lookup is not None else None,
         "key": None if tool.key is None else tool.key.to_json(),
         "mcp": None if tool.mcp is None else asdict(tool.mcp),
-        "starts": None if tool.child is None else tool.child.to_json(),
+        "starts": None if tool.child is None else tool.child.to_json() | {"whole": sorted(tool.child.firm)},
         "attempts": tool.dependency.attempts,
         "goes_to": _places(tool),
         "private": tool.dependency.private,

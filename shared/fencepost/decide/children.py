@@ -13,7 +13,6 @@ from uuid import UUID
 
 from fencepost import deadlines, joins, lineage, operations, slices
 from fencepost.budgets import Budget, Usage, budget_of
-from fencepost.children import USUAL
 from fencepost.clock import rfc3339
 from fencepost.commands import ClaimCall
 from fencepost.contracts import Contract, Effect
@@ -67,12 +66,11 @@ def piece(fold: Fold, call: Call, tool: Tool, usage: Usage) -> Budget | str | No
     if tool.child is None:
         return None
     if call.compensates:
-        return tool.child.budget
+        return tool.child.wanted
     usage = replace(usage, attempts=usage.attempts + 1)  # this one's own
-    wanted, below = tool.child.budget, fold.run.below
+    may, below, spec = budget_of(fold.run.request), fold.run.below, tool.child
     starting = sum(_to_start(fold, one, call.turn) for one in fold.view.open_calls())
-    may, usual = budget_of(fold.run.request), wanted is USUAL
-    return slices.carve(may, usage, below, wanted, starting=starting, usual=usual)
+    return slices.carve(may, usage, below, spec.wanted, starting=starting, whole=spec.firm)
 
 
 def _to_start(fold: Fold, call: Call, turn: int) -> bool:
