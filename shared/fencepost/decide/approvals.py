@@ -278,10 +278,10 @@ def _resume(fold: Fold, call: Call, approval: Approval) -> None:
     if call.compensates:
         due = max(due, parse_rfc3339(approval.asked["not_before"]))
         until = rfc3339(deadlines.plus(due, timedelta(milliseconds=approval.asked["patience_ms"])))
-    waits = call.operation is not None and _held_by_another(fold, call, call.operation)
-    if waits and fold.run.parent is None:
-        # Whoever holds the key wakes it; at the deadline its run stops. No compensation: one is open. A run
-        # that has a parent may close a circle of waits now: its claim looks.
+    # A run that has a parent may close a circle as its call begins to wait: its claim looks.
+    alone = fold.run.parent is None
+    waits = alone and call.operation is not None and _held_by_another(fold, call, call.operation)
+    if waits:  # whoever holds the key wakes it; at the deadline its run stops; no compensation: one is open
         due = fold.run.deadline
     body = {"ready_at": rfc3339(due), "waits": waits, "reconcile_until": until}
     fold.emit(E.DISPATCH_INTENT_RECORDED, body, call=call.id)
