@@ -15,7 +15,7 @@ TOGETHER := --numprocesses=3 --dist=loadfile --no-loadscope-reorder
 # Files with tests that are long, or a fleet of their own for one of them.
 LONGER := $(addprefix tests/acceptance/test_,allowances.py approvals.py bench.py catalogue.py children.py clocks.py \
 	demo.py hostile.py liveness.py models.py model_outages.py outages.py policies.py recover.py soak.py throttled.py up.py) \
-	$(addprefix tests/integration/test_,allowance_races.py run_limits.py)
+	$(addprefix tests/integration/test_,allowance_races.py compose.py run_limits.py)
 
 # $(call step,NAME,COMMAND,WHAT TO DO WHEN IT FAILS)
 define step

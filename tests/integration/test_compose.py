@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from fencepost.settings import Settings
 from fencepost_ops.connections import RESERVED, connections_needed
 from fencepost_ops.local import LocalPostgres
+from tests.acceptance.weather import long_only
 from tests.awaiting import until
 from tests.integration.container_fleet import Containers, library, make_secrets, put_programs, status
 from tests.integration.containers import (
@@ -309,6 +310,7 @@ def test_what_runs_is_what_the_image_holds(servers: Containers, module: str, ins
     assert ("in the image" in done.stderr) is not inside
 
 
+@long_only
 def test_the_fleet_completes_an_order(fleet: Containers) -> None:
     orders = fleet.folder / "cli" / "orders.jsonl"
     orders.parent.mkdir(exist_ok=True)
@@ -321,12 +323,14 @@ def test_the_fleet_completes_an_order(fleet: Containers) -> None:
         until("the order is completed", lambda: reader.execute(query).fetchone() == ("COMPLETED",))
 
 
+@long_only
 def test_flower_asks_for_its_password(fleet: Containers) -> None:
     port = fleet.ports["5555"]
     assert [status(port, "/api/workers", login) for login in ("", "admin:wrong")] == [401, 401]
     assert status(port, "/api/workers", fleet.secret("flower_auth")) == 200
 
 
+@long_only
 def test_no_password_is_in_a_list_of_processes(fleet: Containers) -> None:
     seen = "".join(Path(f"/proc/{child.pid}/cmdline").read_text() for child in fleet.running.values())
     assert "fencepost_workers" in seen
@@ -334,11 +338,13 @@ def test_no_password_is_in_a_list_of_processes(fleet: Containers) -> None:
     assert not [each for each in passwords if each in seen]
 
 
+@long_only
 def test_a_second_migration_beside_those_that_work_changes_nothing(fleet: Containers) -> None:
     again = fleet.run("migrate")  # as with every `up`
     assert (again.returncode, "(new)" in again.stdout) == (0, False), again.stderr
 
 
+@long_only
 def test_who_is_asked_to_stop_ends_well_and_in_time(fleet: Containers) -> None:
     ended = fleet.end(*FLEET, "redis")
     assert set(ended.values()) == {0}, f"{ended}\n{''.join(map(fleet.log, FLEET))}"

@@ -21,7 +21,7 @@ from fencepost_ops.drill.sweep import Base, Sweep
 from fencepost_ops.local import LocalPostgres
 from tests.acceptance.weather import LONG, long_only
 
-EXPLORED = 2000 if LONG else 20
+EXPLORED = 2000 if LONG else 12
 
 
 @pytest.fixture(scope="module")
