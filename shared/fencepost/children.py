@@ -141,6 +141,8 @@ def declare_child(
         join=options.get("join"),
         whole=tuple(options.get("whole", ())),
     )
+    if isinstance(options.get("whole"), str):
+        raise UsageError(f"child {name}: whole= takes a tuple of limits' names, as whole=('turns',)")
     may = [limit for limit in slices.SHARED if getattr(spec.wanted, limit) is not None]
     if wrong := [limit for limit in spec.whole if limit not in may]:
         raise UsageError(

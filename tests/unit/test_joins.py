@@ -143,7 +143,8 @@ def test_what_differs_or_is_said_to_be_whole_is_given_whole_or_refused(
 @pytest.mark.parametrize("whole", [("turn",), ("depth",), ("tokens",), "turns"])
 def test_only_what_is_shared_and_has_a_limit_can_be_whole(whole: Any) -> None:
     with pytest.raises(
-        UsageError, match=r"^child c: whole names limits that its budget has: turns, .*; not [dt]"
+        UsageError,
+        match=r"^child c: whole(= takes a tuple| names limits that its budget has: turns, .*; not [dt])",
     ):
         App("c").child("c", planner="p", arguments=BaseModel, effect=Effect.READ, whole=whole)
 

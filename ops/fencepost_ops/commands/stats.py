@@ -86,8 +86,9 @@ def stats(session: Session, since: datetime | timedelta, most: int, as_json: boo
     keys = found.keys
     click.echo()
     click.echo(
-        f"keys {keys.keys} · proposed by several calls {keys.shared} (at most {keys.most_calls}) · sent more "
-        f"than once {keys.repeated}, {keys.repeats} repeats (at most {keys.most_attempts} attempts)"
+        f"keys {keys.keys} · proposed by several calls {keys.shared} (at most {keys.most_calls}) · attempted "
+        f"more than once {keys.repeated}, {keys.repeats} attempts beyond their first (at most "
+        f"{keys.most_attempts})"
     )
     click.echo()
     print_table(
