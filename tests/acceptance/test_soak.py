@@ -122,7 +122,8 @@ def test_a_soak_of_every_fault_settles_every_run_and_every_invariant_holds(
     assert sum(told["service_faults"].values()) > 0  # some orders are always refused
     assert told["runs"] == told["completed"] + told["stopped"] == told["settle_seconds"]["count"] == RUNS
     assert sum(told["stop_reasons"].values()) == told["stopped"]
-    assert told["attempts"] >= told["calls"] >= told["effects"] >= 2 * told["completed"]
+    assert told["calls"] >= told["effects"] >= 2 * told["completed"]
+    assert told["attempts"] >= told["effects"]  # of calls that were denied or cancelled there is none
     assert (told["duplicates"], told["lost"]) == (0, 0)
     unknown = told["unknown"]
     assert unknown["marks"] >= unknown["calls"]  # how many, if any, is chance
