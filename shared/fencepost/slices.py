@@ -77,17 +77,16 @@ def carve(
     wanted: Budget,
     *,
     starting: int = 1,
-    whole: Container[str] | None = None,
+    whole: Container[str],
 ) -> Budget | str:
     """The slice a child is let go with, or why the run's budget has no room for it, in words.
 
     `usage` counts what the run and its children use and hold, `starting` the calls of its turn whose runs are
     still to be started, this one's among them. A limit that `wanted` leaves open is an equal share of what is
     left of the run's own, if that has one: one for each of them, and one that stays with the run. What is
-    `whole` (None: what it has `named`) is given whole or not at all, all else is at most such a share, and
+    `whole` is given whole or not at all, all else is at most such a share, and
     nobody is let go with a share of nothing.
     """
-    whole = named(wanted) if whole is None else whole
     if budget.depth < 1:
         return "depth: the run's budget allows no run below it"
     if len(read(below).held) >= MAX_OPEN:

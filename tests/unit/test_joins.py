@@ -104,7 +104,7 @@ SMALL = Budget(turns=3, calls=4, attempts=5, depth=0, children=0)
 def test_a_slice_is_given_whole_or_refused_by_name(
     has: Budget, used: Usage, wanted: Budget, given: dict[str, Any] | str
 ) -> None:
-    piece = slices.carve(has, used, None, wanted)
+    piece = slices.carve(has, used, None, wanted, whole=slices.named(wanted))
     if isinstance(piece, str):
         assert piece == given
     else:
@@ -207,7 +207,7 @@ def test_limits_that_nobody_named_are_shares_beside_one_that_was() -> None:
     for n in range(5):
         beneath = slices.amounts(below)
         used = Usage(turns=1 + beneath["turns"], calls=5 + beneath["calls"], attempts=beneath["attempts"])
-        piece = slices.carve(Budget(), used, below, Budget(turns=2), starting=5 - n)
+        piece = slices.carve(Budget(), used, below, Budget(turns=2), starting=5 - n, whole={"turns"})
         assert isinstance(piece, Budget), piece
         assert (piece.turns, piece.children < 3) == (2, True)
         below = slices.hold(below, UUID(int=n), slices.held_for(piece))
@@ -233,15 +233,15 @@ def test_no_more_runs_are_open_at_once_than_each_change_can_read() -> None:
     """Each start and end writes what all of them hold: without a bound a run of thousands is quadratic."""
     has, below, written = Budget(turns=10**6, calls=10**6, attempts=10**6, children=10**6), None, 0
     for n in range(slices.MAX_OPEN):
-        assert isinstance(slices.carve(has, Usage(), below, SMALL), Budget)
+        assert isinstance(slices.carve(has, Usage(), below, SMALL, whole=slices.named(SMALL)), Budget)
         below = slices.hold(below, UUID(int=n), slices.held_for(SMALL))
         written += len(below or "")
     full = f"children: {slices.MAX_OPEN} runs are open, and no more are started beside them"
-    assert slices.carve(has, Usage(), below, SMALL) == full
+    assert slices.carve(has, Usage(), below, SMALL, whole=slices.named(SMALL)) == full
     assert len(below or "") < 40_000
     assert written < 5_000_000
     below = slices.give_back(below, UUID(int=0), None)
-    assert isinstance(slices.carve(has, Usage(), below, SMALL), Budget)
+    assert isinstance(slices.carve(has, Usage(), below, SMALL, whole=slices.named(SMALL)), Budget)
 
 
 def test_all_of_a_slice_counts_as_used_where_nobody_knows_what_was() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from fencepost import App, Contract, Effect, Request
+from fencepost import App, Contract, Effect, Request, progress
 from fencepost.ledger.reads import ContextCall
 from fencepost.progress import FAR, LONGEST, MOST_READ, PATIENCE, stuck
 from fencepost.tools import PER_PROPOSAL, Tool
@@ -261,6 +261,20 @@ def readings(*said: dict[str, Any]) -> list[ContextCall]:
         dataclasses.replace(call, result=json.dumps(text).encode())
         for call, text in zip(calls, said, strict=True)
     ]
+
+
+def test_no_more_results_are_read_than_may_be_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are long, and looked at before each turn of a run that works."""
+    read: list[str] = []
+
+    def watched(text: str) -> Any:
+        read.append(text)
+        return json.loads(text)
+
+    monkeypatch.setattr(progress, "load_result", watched)
+    said = [{"key": "k", "version": n, "exists": True, "value": n} for n in range(40)]
+    assert stuck(readings(*said), N, tool) is None
+    assert len(read) == LONGEST + 1, "the last one, and one of each round that might be"
 
 
 def test_when_a_reading_was_made_is_nothing_learnt() -> None:
