@@ -98,21 +98,19 @@ def awaited(batch: Sequence[c.Command], loaded: Loaded) -> set[Key]:
         run = loaded.runs.get((x.tenant, x.run))
         if run is None or run.parent is None:
             continue
-        keys: set[str | None] = set()
+        keys: list[str | None] = []
         if isinstance(x, c.RecordTurn):
-            keys = {one.operation for one in x.proposals if isinstance(one, Validated)}
+            keys = [one.operation for one in x.proposals if isinstance(one, Validated)]
         elif isinstance(x, c.ClaimCall):
             call = loaded.calls[x.tenant, x.run].get(x.subject)
-            keys = {call.operation} if call is not None and not call.waits else set()
-        for key in keys - {None}:
-            held = loaded.operations.get((x.tenant, str(key)))
-            if held is not None and operations.held(held) and held.run != run.id:
-                found.add((x.tenant, held.key))
+            keys = [call.operation] if call is not None and not call.waits else []
+        held = (loaded.operations.get((x.tenant, key)) for key in keys if key is not None)
+        found |= {(x.tenant, o.key) for o in held if o is not None and operations.held(o) and o.run != run.id}
     return found
 
 
 def read(connection: Connection, pipeline: Pipeline, keys: Collection[Key]) -> Circles:
-    """What the holders of these keys wait for; no statement where nobody waits for any."""
+    """What the holders of these keys wait for; no statement where nobody is about to wait."""
     if not keys:
         return Circles()
     connection.execute(_ALONE, _arrays(keys))
