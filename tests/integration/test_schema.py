@@ -1,8 +1,6 @@
 """One definition of the schema: migrations and metadata give the same database, whoever migrates."""
 
 import itertools
-import os
-import re
 import subprocess
 import sys
 import threading
@@ -10,20 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import psycopg
 import pytest
 
 from fencepost.errors import Unreachable
-from fencepost.ledger.migrate import Migrated, build_from_metadata, current, newest, upgrade
-from fencepost.ledger.migrations import versions
+from fencepost.ledger.migrate import Migrated, current, newest, upgrade
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
 
 _numbers = itertools.count(1)
 ONE_MIGRATOR = 0x66656E6365
-_UNRESTRICTED = re.compile(r"^\\(un)?restrict .*$", re.MULTILINE)  # a random token of every dump
 
 
 @contextmanager
@@ -40,71 +35,6 @@ def empty(postgres: LocalPostgres) -> Iterator[str]:
     """The DSN of a new, empty database."""
     with created(postgres) as dsn:
         yield dsn
-
-
-@pytest.fixture
-def second(postgres: LocalPostgres) -> Iterator[str]:
-    """Another one."""
-    with created(postgres) as dsn:
-        yield dsn
-
-
-def dump(postgres: LocalPostgres, dsn: str) -> str:
-    """The whole schema as SQL: tables, indexes, constraints, triggers, functions, grants."""
-    parts = psycopg.conninfo.conninfo_to_dict(dsn)
-    command = [str(postgres.bin("pg_dump")), "--schema-only", "--exclude-table=fencepost.alembic_version"]
-    where = [
-        "-h",
-        str(parts["host"]),
-        "-p",
-        str(parts["port"]),
-        "-U",
-        str(parts["user"]),
-        str(parts["dbname"]),
-    ]
-    environment = {**os.environ, "PGPASSWORD": str(parts["password"])}
-    made = subprocess.run([*command, *where], env=environment, capture_output=True, text=True, check=True)
-    return _UNRESTRICTED.sub("", made.stdout)
-
-
-def test_migrations_and_metadata_give_the_same_database(
-    postgres: LocalPostgres, empty: str, second: str
-) -> None:
-    upgrade(empty)
-    build_from_metadata(second)
-    migrated, built = dump(postgres, empty), dump(postgres, second)
-    assert migrated == built
-    for part in (
-        "CREATE TABLE fencepost.calls",
-        "guard_call()",
-        "GRANT SELECT ON TABLE",
-        "calls_one_compensation",
-    ):
-        assert part in migrated
-
-
-def test_a_trigger_that_is_missing_shows_in_the_comparison(
-    postgres: LocalPostgres, empty: str, second: str
-) -> None:
-    upgrade(empty)
-    build_from_metadata(second)
-    with psycopg.connect(second, autocommit=True) as connection:
-        connection.execute("DROP TRIGGER guard_outbox ON fencepost.outbox")
-    assert dump(postgres, empty) != dump(postgres, second)
-
-
-def test_a_ledger_with_work_in_it_is_migrated_from_the_first_revision(empty: str) -> None:
-    with psycopg.connect(empty, autocommit=True) as connection:
-        first = Path(versions.__file__).with_name("0001_initial.sql").read_text(encoding="utf-8")
-        connection.execute(first.encode())
-        connection.execute("CREATE TABLE fencepost.alembic_version (version_num varchar(32) PRIMARY KEY)")
-        connection.execute("INSERT INTO fencepost.alembic_version VALUES ('0001')")
-        enqueue = "SELECT fencepost.enqueue_run('t', 'k', 'p', 1, 'svc', '{}', interval '1 min')"
-        connection.execute(enqueue)
-        assert upgrade(empty) == Migrated("0001", newest())
-        assert connection.execute("SELECT failures, error, dead_at FROM fencepost.outbox").fetchall() == [
-            (0, None, None)
-        ]
 
 
 MIGRATE = "import sys; from fencepost.ledger.migrate import upgrade; print(upgrade(sys.argv[1]).after)"

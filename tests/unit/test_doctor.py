@@ -119,7 +119,7 @@ def test_a_healthy_fleet_has_only_good_findings() -> None:
             "note",
             "no standby: what this server's disk loses is lost, and the promise needs a ledger that loses no",
         ),
-        (replace(POSTGRES, revision="0001"), "problem", "the ledger is at revision 0001"),
+        (replace(POSTGRES, revision="0000"), "problem", "the ledger is at revision 0000"),
         (replace(POSTGRES, revision=None), "problem", "there is no ledger: run `fencepost migrate` first"),
         (replace(POSTGRES, revision="9999"), "warning", "a later version migrated it"),
         (replace(POSTGRES, revision=HIDDEN), "note", "the schema's revision: not checked"),

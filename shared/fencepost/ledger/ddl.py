@@ -1,4 +1,4 @@
-"""The whole schema as SQL, in order: what a test compares the migrations with."""
+"""The whole schema as SQL, in order."""
 
 from __future__ import annotations
 

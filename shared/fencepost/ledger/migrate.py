@@ -17,7 +17,6 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from fencepost.errors import Unreachable, UsageError
-from fencepost.ledger.ddl import statements
 from fencepost.ledger.guards import MOVABLE_CLOCK
 from fencepost.ledger.revision import complaint, is_newer
 from fencepost.ledger.schema import SCHEMA
@@ -87,13 +86,6 @@ def newest() -> str:
     if head is None:
         raise RuntimeError("this installation of Fencepost holds no migrations")
     return head
-
-
-def build_from_metadata(dsn: str) -> None:
-    """Create the schema from the metadata, without migrations: what the migrations are compared with."""
-    with _connect(dsn) as connection, connection.begin():
-        for statement in statements():
-            connection.exec_driver_sql(statement.replace("%", "%%"))
 
 
 def _revision(connection: Connection) -> str | None:

@@ -14,5 +14,7 @@ context.configure(
     include_schemas=True,
     transactional_ddl=True,
 )
+# Whoever queues behind this for a table waits as long: short tries, which `fencepost migrate` repeats.
+connection.execute(text("SET LOCAL lock_timeout = '2s'"))
 with context.begin_transaction():
     context.run_migrations()

@@ -1,8 +1,8 @@
-"""The first schema: runs, events, calls, operations, outbox, evidence, workers, payloads, guards, roles."""
-
-from pathlib import Path
+"""The first schema, made from the metadata until the first release freezes it."""
 
 from alembic import op
+
+from fencepost.ledger.ddl import statements
 
 revision = "0001"
 down_revision = None
@@ -11,9 +11,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Create everything. The SQL is a file of its own and never edited once released."""
-    sql = Path(__file__).with_suffix(".sql").read_text(encoding="utf-8")
-    op.get_bind().exec_driver_sql(sql.replace("%", "%%"))
+    """Create everything."""
+    for statement in statements():
+        op.get_bind().exec_driver_sql(statement.replace("%", "%%"))
 
 
 def downgrade() -> None:
