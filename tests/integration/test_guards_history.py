@@ -7,6 +7,7 @@ import psycopg
 import pytest
 
 from fencepost.clock import uuid7
+from fencepost.ledger.ddl import tables
 from fencepost.ledger.schema import metadata
 from fencepost.outcomes import Applied
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, Attack, attack
@@ -159,7 +160,7 @@ def test_a_row_may_go_when_its_subject_has_ended_or_another_takes_its_place(
 # -- roles ---------------------------------------------------------------------------------------------
 
 API = "fencepost_api"
-TABLES = sorted(table.name for table in metadata.sorted_tables)
+TABLES = sorted(table.name for table in tables())
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 ALL_READ = {(table, "SELECT") for table in TABLES}
 WRITES = {

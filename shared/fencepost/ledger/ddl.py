@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sqlalchemy import Table
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -14,15 +15,19 @@ from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, RE
 from fencepost.ledger.schema import SCHEMA, metadata
 
 
+def tables() -> list[Table]:
+    """All tables of the ledger, each after those it refers to."""
+    return metadata.sorted_tables
+
+
 def statements(*, movable_clock: bool = False) -> list[str]:
     """CREATE statements of tables, indexes, guards, roles and grants.
 
     With `movable_clock` tests and drills can move the database's clock ahead (R6); never in production.
     """
     dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
-    tables = metadata.sorted_tables
-    made = [str(CreateTable(t).compile(dialect=dialect)).strip() + ";" for t in tables]
-    indexes = sorted((i for t in tables for i in t.indexes), key=lambda i: str(i.name))
+    made = [str(CreateTable(t).compile(dialect=dialect)).strip() + ";" for t in tables()]
+    indexes = sorted((i for t in tables() for i in t.indexes), key=lambda i: str(i.name))
     made += [str(CreateIndex(i).compile(dialect=dialect)).strip() + ";" for i in indexes]
     clock = [MOVABLE_CLOCK] if movable_clock else []
     producers = [ENQUEUE, REFUSE_INTAKE, SIGNAL]
