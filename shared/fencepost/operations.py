@@ -57,6 +57,8 @@ class Operation:
     """The downstream forgets a failure of this key, says the contract of the call that was sent last."""
     untrusted: bool = False
     """Nobody vouches for its result: whoever takes it is tainted by it."""
+    meaning: str | None = None
+    """The fingerprint of what its holder was last sent as (see `decide.prints`); None before that."""
 
 
 def held(operation: Operation) -> bool:
@@ -73,12 +75,15 @@ class Rule(StrEnum):
     REJECT = "reject"
 
 
-def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
+def admit(
+    operation: Operation, call: Call, contract: Contract, meaning: str | None = None
+) -> tuple[Rule, str]:
     """What `call` may do with the key, by the four rules of a repeated key; with the reason of a rejection.
 
-    Completed and the same arguments: the retained result. Held or in doubt: wait. Failed without effect:
-    again only if the contract says a first failure is released. Other arguments: reject. A released key is
-    free.
+    Completed and the same arguments, by what means the same: the retained result. Held or in doubt: wait.
+    Failed without effect: again only if the contract says a first failure is released. Other arguments:
+    reject. A released key is free. `meaning` is of what the call would be sent as, None where that is not
+    built yet: the claim, which has it, is asked again.
     """
     if operation.call == call.id:
         return Rule.OWN, ""
@@ -89,7 +94,7 @@ def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, s
     if held(operation):
         return Rule.WAIT, ""
     if operation.status == S.COMPLETED:
-        return Rule.REUSE, ""
+        return _completed(operation, meaning)
     if operation.status == S.FAILED:
         repeat = contract.repeat
         released = isinstance(repeat, Dedupes) and repeat.first_failure == FirstFailure.RELEASED
@@ -97,19 +102,27 @@ def admit(operation: Operation, call: Call, contract: Contract) -> tuple[Rule, s
     return Rule.REJECT, f"key_{operation.status}"
 
 
+def _completed(operation: Operation, meaning: str | None) -> tuple[Rule, str]:
+    """The result of what means the same. How an effect was asked for is not guessed where it was lost."""
+    if meaning is None or meaning == operation.meaning:
+        return Rule.REUSE, ""
+    code = "key_request_lost" if operation.meaning is None else "key_request_differs"
+    return Rule.REJECT, f"{code}: {operation.call}"
+
+
 def take(operation: Operation, call: Call) -> Operation:
     """The key held by `call`. The downstream's window still counts from the first send ever made under it."""
-    mine = {"run": call.run, "call": call.id, "arguments_hash": call.arguments_hash}
+    mine = {"run": call.run, "call": call.id, "arguments_hash": call.arguments_hash, "meaning": None}
     return amended(operation, status=S.OPEN, untrusted=False, **mine)
 
 
-def sent(operation: Operation, now: datetime, contract: Contract) -> Operation:
+def sent(operation: Operation, now: datetime, contract: Contract, meaning: str | None) -> Operation:
     """The key as an attempt is about to leave: the downstream's window counts from the first of them."""
     first = operation.first_sent_at or now
     window = contract.repeat.window if isinstance(contract.repeat, Dedupes) else None
     releases = isinstance(contract.repeat, Dedupes) and contract.repeat.first_failure == FirstFailure.RELEASED
     until = first + window if window else None
-    return amended(operation, first_sent_at=first, expires_at=until, releases=releases)
+    return amended(operation, first_sent_at=first, expires_at=until, releases=releases, meaning=meaning)
 
 
 _SETTLED = {

@@ -216,7 +216,7 @@ def honest(via: str, source: str, to: str) -> Proof:
         if via == "repair":
             return EventType.REPAIR_DECIDED, {"body": {"to": to}}
         if source == "INTENT_RECORDED":
-            return EventType.RESULT_REUSED, {}
+            return EventType.RESULT_REUSED, {"body": {"meaning": "m"}}
         if via == "term" and source == "DISPATCHING":
             if to == "SUCCEEDED":
                 return EventType.TOOL_RESULT_RECORDED, {}

@@ -43,7 +43,8 @@ def target(module_bench: Bench, planned: Planned) -> Iterator[CallTarget]:
 @pytest.mark.parametrize("state", sorted(CallState))
 def test_each_presentation_makes_exactly_the_moves_of_the_table(target: CallTarget, state: str) -> None:
     target.attack.force(
-        "UPDATE fencepost.operations o SET status = 'completed', arguments_hash = c.arguments_hash"
+        "UPDATE fencepost.operations o SET status = 'completed', arguments_hash = c.arguments_hash,"
+        " meaning = 'm'"
         " FROM fencepost.calls c WHERE c.id = %s AND o.key = c.operation",
         target.call,
     )

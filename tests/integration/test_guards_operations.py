@@ -301,6 +301,18 @@ def test_what_is_not_sent_changes_no_window(target: KeyTarget) -> None:
                 assert target.update(role, status="open", **change) == code, (change, target.attack.said)
 
 
+def test_what_a_key_was_sent_as_is_what_its_attempt_tells(target: KeyTarget) -> None:
+    target.hold("DISPATCHING", attempts=1)
+    assert target.update(status="open", meaning="m") == "FP001", "its attempt says nothing of the kind"
+    target.put(meaning="m")
+    assert target.update(status="open", meaning=None) == "FP001"
+    target.hold("FAILED")
+    target.put(status="failed")
+    passed_on = {"call": target.second, "run": target.run, "status": "open"}
+    assert target.update(**passed_on) == "FP001", "its new holder was never sent"
+    assert target.update(**passed_on, meaning=None) is None
+
+
 def test_a_window_opens_with_the_first_send(target: KeyTarget) -> None:
     target.hold("DISPATCHING", attempts=1)
     first = "2026-01-01T00:00:00Z"

@@ -309,7 +309,13 @@ def test_what_is_sent_and_until_when_changes_only_with_an_attempt(
 
 def completed(target: CallTarget, **columns: Any) -> None:
     """Make the call's key the completed one of somebody, with the call's own arguments."""
-    values = {"status": "completed", "doubt": False, "receipt": "r-1", "result": "d-1"} | columns
+    values = {
+        "status": "completed",
+        "doubt": False,
+        "receipt": "r-1",
+        "result": "d-1",
+        "meaning": "m",
+    } | columns
     values = {"arguments_hash": target.column("arguments_hash")} | values
     names = ", ".join(f"{name} = %s" for name in values)
     key = target.column("operation")
@@ -332,9 +338,17 @@ def test_a_result_is_reused_only_where_there_is_one(target: CallTarget) -> None:
 
 
 @pytest.mark.parametrize(
-    "columns", [{"status": "open"}, {"status": "compensated"}, {"doubt": True}, {"arguments_hash": "1:x"}]
+    "columns",
+    [
+        {"status": "open"},
+        {"status": "compensated"},
+        {"doubt": True},
+        {"arguments_hash": "1:x"},
+        {"meaning": "another request"},
+        {"meaning": None},
+    ],
 )
-def test_only_a_completed_key_of_equal_arguments_has_a_result(
+def test_only_a_completed_key_of_equal_arguments_and_meaning_has_a_result(
     target: CallTarget, columns: dict[str, Any]
 ) -> None:
     target.put("INTENT_RECORDED")

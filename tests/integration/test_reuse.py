@@ -7,6 +7,7 @@ from uuid import UUID
 import psycopg
 import pytest
 
+from fencepost import Request
 from fencepost import commands as c
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.proposals import Validated
@@ -137,6 +138,30 @@ def test_the_same_key_with_other_arguments_is_refused(bench: Bench, moment: str)
     assert bench.call(other).error == "key_arguments_differ: a call of the same key has other arguments"
     assert bench.run(second).stop_reason == "tool_failed"
     assert bench.operation(held).call == held
+
+
+def test_a_result_is_not_taken_by_what_would_send_another_request(bench: Bench) -> None:
+    order, first, second = bench.order(), bench.start(), bench.start()
+    done = bench.debit(first, order)
+    bench.succeed(first, done)
+    later = bench.debit(second, order)
+    claim = bench.claim_call(second, later)
+    dry = Request.post("/debits", json={}, query={"dry_run": "true"}).bind("http://127.0.0.1:9").to_text()
+    assert bench.one(replace(claim, request=dry)) == c.Done("REJECTED")
+    told = bench.call(later).error or ""
+    assert told.startswith("key_request_differs: ")
+    assert str(done) in told, "whoever reads it finds the other call"
+    assert (bench.run(second).stop_reason, bench.run(second).effects) == ("tool_failed", 0)
+    assert bench.operation(done).reused == 0
+
+
+def test_a_result_is_not_taken_where_the_request_cannot_be_built(bench: Bench) -> None:
+    order, first, second = bench.order(), bench.start(), bench.start()
+    bench.succeed(first, bench.debit(first, order))
+    later = bench.debit(second, order)
+    claim = replace(bench.claim_call(second, later), request=None, request_error="no address is set")
+    assert bench.one(claim) == c.Done("REJECTED")
+    assert bench.call(later).error == "request_failed: no address is set"
 
 
 def test_what_can_never_be_known_is_not_done_again(bench: Bench) -> None:

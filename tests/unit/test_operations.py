@@ -82,6 +82,38 @@ def test_a_completed_key_with_the_same_arguments_gives_its_result() -> None:
     assert rule(key("completed")) == (Rule.REUSE, "")
 
 
+HOLDER = str(UUID(int=1))
+DIFFERS, LOST = f"key_request_differs: {HOLDER}", f"key_request_lost: {HOLDER}"
+
+
+@pytest.mark.parametrize(
+    ("status", "doubt", "was", "would_be", "expected"),
+    [
+        ("completed", False, "m", "m", (Rule.REUSE, "")),
+        ("completed", False, "m", "other", (Rule.REJECT, DIFFERS)),
+        ("completed", False, None, "m", (Rule.REJECT, LOST)),
+        ("completed", False, "m", None, (Rule.REUSE, "")),  # not built yet: the claim asks again
+        ("open", False, "m", "other", (Rule.WAIT, "")),  # it may end without an effect
+        ("completed", True, "m", "other", (Rule.WAIT, "")),
+        ("failed", False, "m", "other", (Rule.OWN, "")),
+        ("released", False, "m", "other", (Rule.OWN, "")),
+        ("unknown", False, "m", "m", (Rule.REJECT, "key_unknown")),
+        ("compensated", False, "m", "m", (Rule.REJECT, "key_compensated")),
+    ],
+)
+def test_a_result_is_taken_only_by_what_would_ask_for_the_same(
+    status: str, doubt: bool, was: str | None, would_be: str | None, expected: tuple[Rule, str]
+) -> None:
+    held = replace(key(status, doubt=doubt), meaning=was)
+    assert operations.admit(held, call(2), RELEASED, would_be) == expected
+
+
+def test_whoever_takes_a_key_has_not_asked_for_anything_yet() -> None:
+    taken = operations.take(replace(key("failed"), meaning="m"), call(2))
+    assert taken.meaning is None
+    assert operations.sent(taken, NOW, RELEASED, "n").meaning == "n"
+
+
 @pytest.mark.parametrize("status", sorted(set(OperationStatus) - {OperationStatus.RELEASED}))
 def test_other_arguments_are_rejected(status: str) -> None:
     assert rule(key(status, arguments="1:other"), RELEASED) == (Rule.REJECT, "key_arguments_differ")
@@ -114,10 +146,10 @@ def test_taking_a_key_keeps_its_first_send() -> None:
 
 
 def test_the_window_counts_from_the_first_send_of_all() -> None:
-    first = operations.sent(key("open"), NOW, RELEASED)
+    first = operations.sent(key("open"), NOW, RELEASED, "m")
     assert (first.first_sent_at, first.expires_at) == (NOW, NOW + timedelta(hours=1))
-    assert operations.sent(first, NOW + timedelta(minutes=5), RELEASED) == first
-    assert operations.sent(key("open"), NOW, NOTHING).expires_at is None
+    assert operations.sent(first, NOW + timedelta(minutes=5), RELEASED, "m") == first
+    assert operations.sent(key("open"), NOW, NOTHING, "m").expires_at is None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""I6 for `operations`: what the ledger keeps of each key is what the calls say that were sent under it.
+"""I6 for `operations`: what the ledger keeps of each key is what the calls say that were sent under it; and
+I1 for results that were taken instead of sending.
 
 The row of a key is what keeps another run from sending it again. Of a key whose holder is of a run that was
 not read only that it is there is asserted; of the resources that natural tools set, nothing.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Final
+from uuid import UUID
 
 from fencepost.states import CallState, OperationStatus
 from fencepost_ops.checker.facts import CallRow, OperationRow
@@ -36,6 +38,18 @@ def keys(ledger: Ledgered) -> Iterator[Violation]:
             mine = [call for call in calls if call.tenant == tenant]
             kept = ledger.tables.operations.get((tenant, key))
             yield from _of_one(ledger, key, mine, kept)
+
+
+def results_taken(ledger: Ledgered) -> Iterator[Violation]:
+    """I1: who takes another call's result would have asked for the very same: else it had no effect."""
+    for call_id, (source, meaning) in ledger.taken.items():
+        call = ledger.calls.get(call_id)
+        if call is None or source is None or UUID(source) not in ledger.calls:
+            continue  # of a run that was not read
+        sent = {one.meaning for one in ledger.started_of(UUID(source))}
+        if meaning is None or sent != {meaning}:
+            text = f"it took the result of call {source}, which asked for something else than it would have"
+            yield _names(call, text)
 
 
 def _of_one(

@@ -34,7 +34,7 @@ class Started:
 
     `first`: forward, and nothing of its call was in doubt. `answered`: its own worker recorded an answer.
     Since the attempt before it, `proved_absent`: a lookup had found nothing; `decided`: a person had a word.
-    `event` is its number in its run's history.
+    `event` is its number in its run's history; `meaning` of what its call's last attempt asked for.
     """
 
     tenant: str
@@ -49,6 +49,7 @@ class Started:
     proved_absent: bool = False
     decided: bool = False
     event: int | None = None
+    meaning: str | None = None
 
 
 def started(key: Key, call: CallStory) -> Iterator[Started]:
@@ -67,12 +68,13 @@ def started(key: Key, call: CallStory) -> Iterator[Started]:
             proved_absent=attempt.proved_absent,
             decided=attempt.decided,
             event=made.seq,
+            meaning=call.meaning,
         )
 
 
 class Ledgered:
     """What the ledger knows. `people`: who settled a call, where that was a person. `absent`: the calls that
-    ended FAILED because a lookup had found nothing.
+    ended FAILED because a lookup had found nothing. `taken`: whose result a call took, and as what.
     """
 
     def __init__(
@@ -81,10 +83,12 @@ class Ledgered:
         started: Sequence[Started],
         people: Mapping[UUID, str],
         absent: Collection[UUID] = (),
+        taken: Mapping[UUID, tuple[str | None, str | None]] | None = None,
     ) -> None:
         self.tables = tables
         self.people = people
         self.absent = absent
+        self.taken = taken or {}
         self.calls = {call.id: call for call in tables.calls.values()}
         self.attempts = {(s.call, s.attempt): s for s in started}
         self._of_call: dict[UUID, list[Started]] = defaultdict(list)

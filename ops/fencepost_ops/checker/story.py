@@ -83,6 +83,10 @@ class CallStory:
     attempts: dict[int, AttemptStory] = field(default_factory=dict)
     canonical: str | None = None  # the hash of the arguments that were validated
     fingerprint: str | None = None  # of the request of its first attempt
+    meaning: str | None = None  # of what its last attempt asked for, as was recorded
+    taken: tuple[str | None, str | None] | None = (
+        None  # whose result it took, and what it would have asked for
+    )
     reconcile_until: datetime | None = None  # its own deadline, for what settles or offsets
     repaired_by: str | None = None  # who settled it last, where that was a person
     restored: bool = False  # a restore left it in doubt
@@ -313,7 +317,7 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     elif kind == "ArgumentsCanonicalized":
         call.canonical = body.get("arguments_hash")
     elif kind == "ResultReused":
-        call.reused = True
+        call.reused, call.taken = True, (body.get("from"), body.get("meaning"))
     elif kind in ("AuthorizationAllowed", "AuthorizationDenied"):
         allowed = kind == "AuthorizationAllowed" and body.get("phase") == "claim"
         call.allowed = event.causation if allowed else None
@@ -361,6 +365,7 @@ def _attempted(call: CallStory, event: EventRow, body: dict[str, Any], run: str)
             call.decided,
         )
     call.fingerprint = call.fingerprint or body.get("fingerprint")
+    call.meaning = body.get("meaning")
     call.leased, call.allowed, call.answer, call.decided = False, None, None, False
     _in_flight(call, body)
 

@@ -16,7 +16,7 @@ from fencepost_ops.checker.bodies import body_of
 from fencepost_ops.checker.books import BookReader, Books, read_books
 from fencepost_ops.checker.facts import CallRow, EventRow, Key, Snapshot, Tables, snapshot
 from fencepost_ops.checker.families import Families
-from fencepost_ops.checker.keys import keys
+from fencepost_ops.checker.keys import keys, results_taken
 from fencepost_ops.checker.ledgered import Ledgered, Owners, Started, started
 from fencepost_ops.checker.purse import Limits, Purse
 from fencepost_ops.checker.replayed import replay_faults
@@ -61,8 +61,9 @@ def check(
         findings.note("I13", unseen)
     findings.broken("I6.replay", replay_faults(connection, tables.runs))
     after = read_books(books)
-    ledger = Ledgered(tables, seen.started, seen.people, seen.absent)
+    ledger = Ledgered(tables, seen.started, seen.people, seen.absent, seen.taken)
     findings.broken("I6", keys(ledger))
+    findings.broken("I1", results_taken(ledger))
     owners = Owners(ledger, after.effects)
     before, after = owners.own(before), owners.own(after)
     _tables(findings, tables, settled=settled)
@@ -89,6 +90,7 @@ class _Seen:
         self.started: list[Started] = []
         self.people: dict[UUID, str] = {}
         self.absent: set[UUID] = set()
+        self.taken: dict[UUID, tuple[str | None, str | None]] = {}
         self.events = 0
         self.told: set[Key] = set()
         self.calls: dict[Key, dict[UUID, CallRow]] = {}
@@ -103,6 +105,8 @@ class _Seen:
                 self.people[call.id] = call.repaired_by
             if call.absent_end:
                 self.absent.add(call.id)
+            if call.taken is not None:
+                self.taken[call.id] = call.taken
             self.started += started(key, call)
         self.families.keep(key, story)
 

@@ -31,14 +31,16 @@ E, C, R = EventType, CallState, RunStatus
 Cancel = Callable[[Fold, Call, str], None]
 
 
-def admit(fold: Fold, operation: Operation, call: Call, contract: Contract) -> tuple[Rule, str]:
+def admit(
+    fold: Fold, operation: Operation, call: Call, contract: Contract, meaning: str | None = None
+) -> tuple[Rule, str]:
     """`operations.admit`; but nobody waits for a run that it descends from, which waits for it, nor for one
     that waits for such a run.
 
     Of a key that runs are started under: what ended as FAILED is proved to have had no effect, and the same
     may be asked anew; the report of a run that stopped (it has no receipt) is nobody's result.
     """
-    rule, why = operations.admit(operation, call, contract)
+    rule, why = operations.admit(operation, call, contract, meaning)
     if rule == Rule.WAIT and operation.run in (above := lineage.above(fold.run.request)):
         return Rule.REJECT, "key_held_above"
     if rule == Rule.WAIT and not call.waits:

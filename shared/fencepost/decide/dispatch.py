@@ -118,13 +118,17 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     if call.operation is None:
         return None
     held = fold.operations[call.operation]
-    rule, why = children.admit(fold, held, call, tool.contract)
+    meaning = prints.meaning(tool, call.operation, call.request or command.request)
+    rule, why = children.admit(fold, held, call, tool.contract, meaning)
     if rule == operations.Rule.REJECT:
         return _refuse(fold, call, refused_key(why), fence)
     if rule == operations.Rule.WAIT:
         return _defer(fold, call, fence, waits=True)
+    if rule == operations.Rule.REUSE and meaning is None:
+        return _unbuilt(fold, call, command)
     if rule == operations.Rule.REUSE:
-        body = {"receipt": held.receipt, "result": held.result, "preview": held.preview, "fence": fence}
+        kept = {"receipt": held.receipt, "result": held.result, "preview": held.preview}
+        body = {**kept, "meaning": meaning, "fence": fence}
         outside = {UNTRUSTED: True} if held.untrusted else brought(tool)
         fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call), **outside}, call=call.id)
         fold.set_operation(replace(held, reused=held.reused + (held.run != call.run)))
@@ -197,8 +201,7 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
     if (why_not := prints.drifted(call)) is not None:
         return _reject(fold, call, 5, "request_changed", why_not, fence)
     if call.request is None and command.request is None and tool.sends_request:
-        why = command.request_error or "the tool built no request"
-        return _reject(fold, call, 5, command.request_code or "request_failed", why, fence)
+        return _unbuilt(fold, call, command)
     if call.compensates and call.reconcile_until is not None:
         timeout = min(spec.per_attempt, call.reconcile_until - fold.now)
     else:
@@ -216,6 +219,11 @@ def _start(fold: Fold, call: Call, tool: Tool, command: ClaimCall, judged: Judge
         return sent
     children.begin(fold, call, tool, command, piece, sent.deadline)
     return Done(C.DISPATCHING)
+
+
+def _unbuilt(fold: Fold, call: Call, command: ClaimCall) -> Answer:
+    why = command.request_error or "the tool built no request"
+    return _reject(fold, call, 5, command.request_code or "request_failed", why, command.term.fence)
 
 
 def _spent(
@@ -252,6 +260,7 @@ def start_attempt(
     deadline = fold.now + timeout
     stored = call.request or request
     in_flight = max(deadline, call.in_flight_until or deadline)
+    meaning = prints.meaning(tool, call.operation, stored) if call.operation is not None else None
     body: dict[str, Any] = {
         "attempt": call.attempts + 1,
         "deadline": rfc3339(deadline),
@@ -260,6 +269,7 @@ def start_attempt(
         "ready_at": rfc3339(deadlines.takeover_at(deadline, spec.grace)),
         "request": request if call.request is None else None,
         "fingerprint": prints.of(call, stored) if stored and prints.kept(call) else None,
+        "meaning": meaning,
         "repeat": repeat,
         # By which limits it was let go: the checker judges an attempt by those, not by a later release's.
         "limit": holds.limit(call, tool),
@@ -269,7 +279,7 @@ def start_attempt(
     }
     fold.emit(E.TOOL_ATTEMPT_STARTED, body, call=call.id, attempt=call.attempts + 1)
     if call.operation is not None:
-        fold.set_operation(operations.sent(fold.operations[call.operation], fold.now, tool.contract))
+        fold.set_operation(operations.sent(fold.operations[call.operation], fold.now, tool.contract, meaning))
     if call.resource is not None:
         fold.set_operation(operations.hold(fold.operations[call.resource], fold.call(call.id)))
     started = fold.call(call.id)

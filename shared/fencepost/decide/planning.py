@@ -42,6 +42,11 @@ MAX_PROPOSALS = 256
 """Calls of one turn at most: a change reads all open calls of its run."""
 _KEY = {
     "key_arguments_differ": "a call of the same key has other arguments",
+    "key_request_differs": "the effect of this key was asked for by another request than would be sent now: "
+    "what differs lies outside the arguments (an address, a flag, a version), so its result is not taken; "
+    "make it part of the intent or of the dependency's account. The effect is that of call ",
+    "key_request_lost": "by which request the effect of this key was asked for was lost in a restore, so its "
+    "result is not taken. The effect is that of call ",
     "key_failed_before": "a call of the same key has failed, and its contract does not release the key",
     "key_unknown": "whether a call of the same key had its effect is not known",
     "key_compensating": "the effect of this key is being offset",

@@ -115,7 +115,7 @@ def _hold(fold: Fold, call: Call, tool: Tool | None, command: Restore) -> None:
     if held.call != call.id:
         held = operations.take(held, call)
     if held.first_sent_at is None and tool is not None:
-        counted = operations.sent(held, command.since, tool.contract)
+        counted = operations.sent(held, command.since, tool.contract, held.meaning)
         held = replace(counted, releases=held.releases)  # that is noted as it is really sent
     elif held.first_sent_at is None:
         held = replace(held, first_sent_at=command.since)

@@ -248,6 +248,7 @@ operations = Table(
     col("resource", Boolean, default="false"),
     col("releases", Boolean, default="false"),
     col("untrusted", Boolean, default="false"),
+    col("meaning", Text, null=True),
     PrimaryKeyConstraint("key", "tenant"),
     postgresql_with={"fillfactor": "60"},
 )

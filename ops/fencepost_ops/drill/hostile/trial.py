@@ -56,6 +56,7 @@ _BESIDE: Refusals = {
     "allowance_used_up_by_siblings": (6, "allowance_exceeded"),
     "delegated_for_a_while": (6, "policy_denied"),
     "same_key_other_arguments": (7, "key_arguments_differ"),
+    "same_key_other_request": (7, "key_request_differs"),
 }
 """Protocols in which something else is: of what is refused, no attempt is made."""
 

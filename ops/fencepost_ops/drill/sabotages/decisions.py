@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from fencepost import commands as c
-from fencepost import deadlines, recovery
+from fencepost import deadlines, operations, recovery
 from fencepost.contracts import Effect
 from fencepost.decide import dispatch, reconcile
 from fencepost.decide.fold import Fold
@@ -20,6 +20,7 @@ from fencepost.states import CallState
 from fencepost.subjects import Call, View
 from fencepost_ops.drill.protocol import Asked, Expect, Fault, Fleet, Limits, Protocol
 from fencepost_ops.drill.sabotages.switch import Sabotage, code, entry, in_depth, muted
+from fencepost_ops.drill.shipped import shipped_protocol
 from fencepost_workers import attempts
 
 Made = Callable[..., Any]
@@ -312,4 +313,18 @@ _RECORDED: Final = (
     ),
 )
 
-DECISIONS: Final = (*_SENT_AGAIN, *_BELIEVED, *_ALLOWED, *_RECORDED)
+_TAKEN: Final = in_depth(
+    Sabotage(
+        name="result_of_another_request",
+        invariant="I1",
+        about="the result of a completed key is taken only by what would ask for the same; else a call "
+        "SUCCEEDED by the effect of another request",
+        off=code(
+            operations, "_completed", lambda _judge: lambda _held, _meaning: (operations.Rule.REUSE, "")
+        ),
+        shows=shipped_protocol("same_key_other_request"),
+    ),
+    muted("guard_call", "there is no such result to reuse"),
+)
+
+DECISIONS: Final = (*_SENT_AGAIN, *_BELIEVED, *_ALLOWED, *_RECORDED, *_TAKEN)

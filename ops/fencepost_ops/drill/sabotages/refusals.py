@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 REFUSALS: Final[Mapping[str, str]] = {
+    "result_of_another_request.code": "there is no such result to reuse",
     "key_shared.code": "a key that is completed is not handed on",
     "lost_is_failed.code": "FAILED only by a proof of its own",
     "doubt_forgotten.code": "FAILED only by a proof of its own",

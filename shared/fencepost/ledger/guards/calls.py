@@ -251,9 +251,10 @@ _PROOF = f"""
             IF NEW.reused IS NOT TRUE OR NEW.proof IS DISTINCT FROM OLD.proof OR NOT EXISTS (
                 SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.tenant = NEW.tenant
                     AND e.seq > OLD.version AND e.seq <= NEW.version AND e.call IS NOT DISTINCT FROM NEW.id
-                    AND e.type = 'ResultReused' AND (e.body ->> 'untrusted' = 'true' OR NOT EXISTS (
+                    AND e.type = 'ResultReused' AND EXISTS (
                         SELECT 1 FROM fencepost.operations o WHERE o.key = NEW.operation
-                            AND o.tenant = NEW.tenant AND o.untrusted)))
+                            AND o.tenant = NEW.tenant AND o.meaning = e.body ->> 'meaning'
+                            AND (e.body ->> 'untrusted' = 'true' OR NOT o.untrusted)))
                OR NOT EXISTS (SELECT 1 FROM fencepost.operations o
                     WHERE o.key = NEW.operation AND o.tenant = NEW.tenant
                     AND o.status = 'completed' AND NOT o.doubt AND (o.arguments_hash, o.receipt, o.result)

@@ -64,6 +64,15 @@ _HELD = f"""
         RAISE EXCEPTION 'operation %: what a contract says of it is noted as it is sent', NEW.key
             USING ERRCODE = 'FP001';
     END IF;
+    -- By what it was sent is what its latest attempt tells; whoever takes it has not been sent yet.
+    IF (NEW.meaning, NEW.call) IS DISTINCT FROM (OLD.meaning, OLD.call)
+       AND (NEW.meaning IS NOT NULL OR NEW.call IS NOT DISTINCT FROM OLD.call)
+       AND (NEW.meaning = (SELECT e.body ->> 'meaning' FROM fencepost.events e
+            WHERE e.run = NEW.run AND e.tenant = NEW.tenant AND e.call IS NOT DISTINCT FROM NEW.call
+            AND e.seq <= holder.version AND e.type = 'ToolAttemptStarted'
+            AND e.xmin = pg_current_xact_id()::xid ORDER BY e.seq DESC LIMIT 1)) IS NOT TRUE THEN
+        RAISE EXCEPTION 'operation %: it was not sent as that', NEW.key USING ERRCODE = 'FP001';
+    END IF;
     -- Whoever takes a result has to know whose words it is: the event that proved it says so. A key that is
     -- taken anew, or let go unsent, has none: what proved its last holder's failure stays beside it.
     IF (NEW.proof, NEW.untrusted, NEW.status) IS DISTINCT FROM (OLD.proof, OLD.untrusted, OLD.status) THEN
@@ -133,7 +142,8 @@ _RESOURCE = f"""
         IF NEW.status <> (CASE WHEN holder.state IN ({OPEN_SQL}) THEN 'open' ELSE 'released' END)
            OR (NEW.status = 'open' AND NEW.expires_at IS NOT NULL)
            OR NEW.reused <> 0 OR NEW.arguments_hash <> '' OR NEW.releases OR NEW.untrusted
-           OR num_nonnulls(NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview, NEW.proof) <> 0 THEN
+           OR num_nonnulls(NEW.meaning, NEW.first_sent_at, NEW.receipt, NEW.result, NEW.preview,
+                NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'resource %: it is not % while the call that holds it is %', NEW.key, NEW.status,
                 holder.state USING ERRCODE = 'FP001';
         END IF;
@@ -162,8 +172,8 @@ BEGIN
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'released' OR NEW.doubt OR NEW.reused <> 0 OR NEW.arguments_hash <> ''
            OR NEW.releases OR NEW.untrusted
-           OR num_nonnulls(NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt, NEW.result,
-                NEW.preview, NEW.proof) <> 0 THEN
+           OR num_nonnulls(NEW.meaning, NEW.run, NEW.call, NEW.first_sent_at, NEW.expires_at, NEW.receipt,
+                NEW.result, NEW.preview, NEW.proof) <> 0 THEN
             RAISE EXCEPTION 'operation %: a key begins free and with no past', NEW.key
                 USING ERRCODE = 'FP001';
         END IF;
