@@ -34,6 +34,8 @@ def copied(
     name = f"ledger_{next(_numbers)}"
     with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name} TEMPLATE {source} STRATEGY FILE_COPY")
+    with psycopg.connect(f"{postgres.superuser_dsn.rsplit('/', 1)[0]}/{name}", autocommit=True) as connection:
+        connection.execute("UPDATE fencepost.ledger SET id = gen_random_uuid()")  # it is another ledger
     mine = {role: dsn.rsplit("/", 1)[0] + f"/{name}" for role, dsn in dsns.items()}
     yield LedgerDatabase(name, postgres.superuser_dsn.rsplit("/", 1)[0] + f"/{name}", mine)
     with psycopg.connect(postgres.superuser_dsn, autocommit=True) as connection:

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import psycopg
 
 from fencepost.errors import UsageError
+from fencepost.ledger import epochs, listings
 from fencepost.settings import load_settings
 from fencepost.states import Queue
 from fencepost_ops.connections import max_connections
@@ -37,6 +38,7 @@ INTAKE: Final = "intake"
 """What it has none of unless asked: it takes in runs for one tenant, that somebody must name."""
 READY_WITHIN_S = 60.0
 PORT_FILE = "port"
+HEAD_FILE: Final = "head"
 PORT_FREES_WITHIN_S = 10.0  # the sandbox of a fleet that was killed ends by itself, but a moment later
 
 FLOWER_ENV: Final = {
@@ -60,8 +62,9 @@ class FleetOptions:
     """What to start.
 
     `scale` counts workers per queue (and relays under `relay`); without `data` the fleet lives in a temporary
-    folder; `env` adds to every process's environment, `env_of` to that of a named one; without a port Flower
-    takes a free one, and the sandbox the one it had on this data, because stored requests name it.
+    folder; `hold` is why its ledger is held before anything reaches it; `env` adds to every process's
+    environment, `env_of` to that of a named one; without a port Flower takes a free one, and the sandbox the
+    one it had on this data, because stored requests name it.
     """
 
     app: str = ORDERS
@@ -79,6 +82,7 @@ class FleetOptions:
     movable_clock: bool = False
     sandbox_faults: Any = None
     postgres_settings: Mapping[str, str] = field(default_factory=dict)
+    hold: str | None = None
     out: TextIO | None = None
 
 
@@ -127,6 +131,8 @@ class Fleet:
             self.database = prepare_database(self.postgres, "fencepost", movable_clock=options.movable_clock)
             if (done := self.database.migrated) is not None and done.before != done.after:
                 progress(f"migrated the ledger from {done.before or 'nothing'} to {done.after}")
+            if options.hold is not None:
+                self._hold(options.hold, progress)
             if sandbox is not None:
                 progress("starting the sandbox")
                 self.sandbox = self._stack.enter_context(sandbox)
@@ -138,6 +144,14 @@ class Fleet:
             self._stack.callback(self._stopping, "stopping relays and workers, which finish what they do")
             self._add_processes()
             self._stack = self._stack.pop_all()
+
+    def _hold(self, why: str, progress: Callable[[str], object]) -> None:
+        """Hold the ledger, unless it is held already."""
+        with self.connect() as connection:
+            if not epochs.held(connection):
+                since = listings.now(connection)
+                epochs.open_epoch(connection, since, "fencepost up --hold", why, marked=False)
+        progress("the ledger is held: nothing new is planned or sent until fencepost recover --release")
 
     def _start_postgres(self, folder: Path, port: int | None = None) -> LocalPostgres:
         settings = self.postgres_settings()
@@ -231,6 +245,8 @@ class Fleet:
             "FENCEPOST_REDIS_URL": self.valkey.url(),
             "FENCEPOST_APP": self.options.app,
         }
+        if self.options.data is not None:
+            found["FENCEPOST_HEAD_FILE"] = str((self.options.data / HEAD_FILE).absolute())
         if self.sandbox is not None:
             found["FENCEPOST_SANDBOX_URL"] = self.sandbox.url
         return {**found, **self.options.env}

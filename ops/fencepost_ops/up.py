@@ -83,6 +83,9 @@ class Scale(click.ParamType[tuple[str, int]]):
     help="0: the one it had on this data, at first any free one. Requests in the ledger name it.",
 )
 @click.option("--flower-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
+@click.option(
+    "--hold", is_flag=True, help="Hold the ledger first, after a restore: fencepost recover --help."
+)
 @click.option("--api/--no-api", default=False, help="The HTTP interface for producers.")
 @click.option("--api-port", type=click.IntRange(0, 65535), default=0, help="0: any free one.")
 @app_option
@@ -95,6 +98,7 @@ def up(
     flower: bool,
     sandbox_port: int,
     flower_port: int,
+    hold: bool,
     api: bool,
     api_port: int,
 ) -> None:
@@ -120,6 +124,7 @@ def up(
         flower=flower,
         sandbox_port=sandbox_port,
         flower_port=flower_port,
+        hold="started with up --hold" if hold else None,
         api=api,
         api_port=api_port,
     )

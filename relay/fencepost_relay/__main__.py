@@ -17,6 +17,7 @@ from types import FrameType
 
 from fencepost.doorbell import Doorbell
 from fencepost.errors import FaultInjected, Unreachable, UsageError
+from fencepost.heads import Heads
 from fencepost.health import HealthFile
 from fencepost.ledger.outbox import Setback
 from fencepost.settings import Settings, load_settings, redact
@@ -141,6 +142,7 @@ def serve(settings: Settings) -> None:
     """Run one relay with these settings until a signal."""
     stop = Stop()
     stop.install()
+    heads = Heads(settings.redis_url, settings.head_file)
     relay = Relay(
         settings.dsn,
         Publisher(settings.redis_url),
@@ -148,6 +150,7 @@ def serve(settings: Settings) -> None:
         worker_ttl=timedelta(seconds=settings.worker_ttl_s),
         list_size=settings.task_list,
         ahead=timedelta(milliseconds=settings.poll_ms),
+        opened=heads.look,
     )
     try:
         with Doorbell(settings.redis_url) as doorbell:
@@ -156,6 +159,7 @@ def serve(settings: Settings) -> None:
             run(relay, doorbell, stop, poll_s=settings.poll_ms / 1000, health=health)
     finally:
         relay.close()
+        heads.close()
         signal.setitimer(signal.ITIMER_REAL, 0)  # what is left, the interpreter's own end, needs no force
     log.info("relay %d stopped", os.getpid())
 

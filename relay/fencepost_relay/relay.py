@@ -82,6 +82,7 @@ class Relay:
         take: int = 1000,
         ahead: timedelta = timedelta(seconds=1),
         clock: Callable[[], float] = boottime,
+        opened: Callable[[psycopg.Connection[Any]], None] = lambda _session: None,
     ) -> None:
         self._dsn = dsn
         self._publisher = publisher
@@ -91,6 +92,7 @@ class Relay:
         self._take_limit = take
         self._ahead = ahead
         self._clock = clock
+        self._opened = opened
         self._session: psycopg.Connection[Any] | None = None
         self._seen: dict[str, Stamp] = {}
         self._dead: tuple[str, ...] = ()
@@ -295,6 +297,7 @@ class Relay:
         try:
             if self._session is None:
                 self._session = _connect(self._dsn)
+                self._opened(self._session)
             return self._session.execute(statement, values)
         except psycopg.Error as error:
             raise self._failed(error) from error

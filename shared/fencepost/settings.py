@@ -134,6 +134,9 @@ class Settings(BaseSettings):
     otel: str = Field(
         "", description="module:function that sets OpenTelemetry's tracer provider when a process starts"
     )
+    head_file: str = Field(
+        "", description="file where workers keep the ledger's head, by which it is noticed that it went back"
+    )
     health_file: str = Field("", description="file touched once a second while this process is healthy")
     fault: str = Field("", description="armed fault points, for drills: point=crash|pause|error[@n],...")
     fault_once_dir: str = Field("", description="folder that makes each fault fire once across restarts")

@@ -16,6 +16,8 @@ import pytest
 from fencepost import Request
 from fencepost import commands as c
 from fencepost.clock import rfc3339
+from fencepost.ledger import epochs
+from fencepost.ledger.connect import connect
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.wire import StoredRequest
 from fencepost_ops.audit import intents, spool
@@ -90,6 +92,18 @@ def payments(bench: Bench, sandbox: SandboxProcess) -> Iterator[Payments]:
     made = Payments(bench, sandbox)
     yield made
     made.http.close()
+
+
+def test_an_audit_is_noted_while_the_ledger_is_held(payments: Payments, shell: Shell) -> None:
+    book = ("audit", "wallet", "--book", payments.sandbox.url, "--service", "wallet", "--since", "1ms")
+    noted = "SELECT scope, login FROM fencepost.audits"
+    shell.json(*book, role="reader")
+    assert payments.bench.sql(noted) == []
+    with connect(payments.bench.database.dsns["operator"], "hold", autocommit=True) as connection:
+        epochs.open_epoch(connection, payments.bench.now() - timedelta(minutes=1), "ann", "restored")
+    shell.json(*book, role="reader")
+    ((scope, login),) = payments.bench.sql(noted)
+    assert (scope, "reader" in login) == ("wallet/default", True)
 
 
 def planted(payments: Payments) -> dict[str, UUID]:

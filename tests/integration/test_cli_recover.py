@@ -1,12 +1,14 @@
 """`fencepost recover`: what it would do, what it does, and when it lets runs be planned again."""
 
+import re
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
 from fencepost import commands as c
 from fencepost.clock import NEVER
-from fencepost.ledger import tail
+from fencepost.ledger import epochs, tail
 from fencepost.ledger.connect import connect
 from fencepost.settings import load_settings
 from fencepost_ops.commands.live import ages
@@ -59,6 +61,17 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     left = shell.json("recover", "--release", "--reason", "audited", exit_code=1)
     assert str(call) in {one["call"] for one in left["unsettled"]}
     assert isinstance(bench.one(bench.claim_run(bench.start())), c.OnHold)
+    unaudited = shell.refused(1, "recover", "--release", "--reason", "audited", "--anyway")
+    assert "fencepost audit wallet/default --since" in unaudited
+    with connect(bench.database.dsns["reader"], "audit", autocommit=True) as connection:
+        since = epochs.held(connection)[-1].since
+        for scope in re.findall(r"fencepost audit (\S+)", unaudited):
+            assert epochs.note_audit(connection, scope, since + timedelta(seconds=1), 0)
+        assert "fencepost audit wallet/default" in shell.refused(
+            1, "recover", "--release", "--reason", "audited", "--anyway"
+        ), "an audit of a part of that time is none"
+        for scope in re.findall(r"fencepost audit (\S+)", unaudited):
+            assert epochs.note_audit(connection, scope, since, 0)
     released = shell.json("recover", "--release", "--reason", "audited", "--anyway", "--by", "bob")
     assert len(released["released"]) == 1
     assert bench.sql("SELECT opened_by, reason, released_by, release_reason FROM fencepost.epochs ORDER BY 1")
@@ -73,7 +86,7 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     [
         (["--reason", "x"], "give --since MOMENT to recover, or --release"),
         (["--since", "1m", "--release", "--reason", "x"], "give --since MOMENT to recover, or --release"),
-        (["--since", "1m", "--anyway", "--reason", "x"], "--anyway is for --release"),
+        (["--since", "1m", "--anyway", "--reason", "x"], "are for --release"),
         (["--since", "2999-01-01", "--reason", "x"], "lies ahead"),
         (["--since", "1m"], "--reason"),
     ],

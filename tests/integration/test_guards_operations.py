@@ -308,7 +308,7 @@ def test_what_a_key_was_sent_as_is_what_its_attempt_tells(target: KeyTarget) -> 
     assert target.update(status="open", meaning=None) == "FP001"
     target.hold("FAILED")
     target.put(status="failed")
-    passed_on = {"call": target.second, "run": target.run, "status": "open"}
+    passed_on: dict[str, Any] = {"call": target.second, "run": target.run, "status": "open"}
     assert target.update(**passed_on) == "FP001", "its new holder was never sent"
     assert target.update(**passed_on, meaning=None) is None
 

@@ -21,6 +21,7 @@ from fencepost.clock import boottime
 from fencepost.decide.fold import Known
 from fencepost.dependencies import DependencySpec
 from fencepost.doorbell import Doorbell
+from fencepost.heads import Heads
 from fencepost.health import HealthFile
 from fencepost.knowledge import knows
 from fencepost.leases import RedisLeases
@@ -69,16 +70,25 @@ class Worker:
         self.pid = os.getpid()
         known = knows(self.app.planner_versions, self.app.registry)
         self.pulse = Pulses(settings, str(role), self._ttl, known)
+        self.heads = Heads(settings.redis_url, settings.head_file)
         self.pool = Pool(
             settings.dsn,
             f"fencepost-{role}",
             settings.pool_size,
             trusted_s=TRUSTED_S,
             transaction_s=settings.transaction_s,
+            opened=self.heads.look,
         )
+        self.heads.start()
         self._doorbell = Doorbell(settings.redis_url)
         self.leases = RedisLeases(settings.redis_url)
-        self.ledger = Ledger(self.pool, self._known(), worker_ttl=self._ttl, ring=self._doorbell.ring)
+        self.ledger = Ledger(
+            self.pool,
+            self._known(),
+            worker_ttl=self._ttl,
+            ring=self._doorbell.ring,
+            confirmed=self.heads.confirmed,
+        )
         slots = settings.planner_slots if role is Queue.PLANNER and self.app.models else settings.slots
         self.slots = Slots(slots)
         self.shares = shares_of(self.app, role, slots)
@@ -230,6 +240,7 @@ class Worker:
         self.pulse.close()
         self.leases.close()
         self._doorbell.close()
+        self.heads.close()
         self.pool.close()
 
     async def _close_connections(self) -> None:

@@ -21,7 +21,7 @@ from fencepost.books import BookedEffect
 from fencepost.canonical import sanitize
 from fencepost.clock import rfc3339
 from fencepost.errors import Unreachable, UsageError
-from fencepost.ledger import listings
+from fencepost.ledger import epochs, listings
 from fencepost.settings import variable
 from fencepost.states import CallState
 from fencepost_ops.audit.auditing import Audit, audited
@@ -127,6 +127,7 @@ def audit(
                 spool,
             ):
                 form.tell(done, spool)
+            epochs.note_audit(connection, scope, begin, done.differences)
             return done.differences
 
     code = min(once(), 1) if every is None else _again(once, every)

@@ -22,7 +22,7 @@ from fencepost.ledger.tail import Look, Overview, Told, oldest_wait
 from fencepost.settings import Settings
 from fencepost.states import Queue, RunStatus
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.holding import DO, held
+from fencepost_ops.commands.holding import do, held
 from fencepost_ops.commands.output import STYLES
 from fencepost_ops.commands.sayings import cut, detail
 from fencepost_ops.commands.timeline import waits_for
@@ -207,7 +207,7 @@ def _pace(pace: Pace | None) -> str:
 
 def overview_screen(found: Overview, pace: Pace | None, limits: Ages) -> Group:
     """The overview for a terminal."""
-    warned = [Text(f"{held(found.held)}; {DO}", "bold red"), Text()] if found.held else []
+    warned = [Text(f"{held(found.held)}; {do(found.held)}", "bold red"), Text()] if found.held else []
     return Group(
         Text(f"fencepost  {rfc3339(found.now)[:19]}Z", "bold"),
         Text(),

@@ -49,6 +49,9 @@ Apply = Callable[[Sequence[commands.Command]], list[commands.Answer]]
 @click.option("--since", type=MOMENT, metavar="MOMENT", help="The moment the ledger was restored to.")
 @click.option("--release", is_flag=True, help="End the hold: what was marked is settled, and audited.")
 @click.option("--anyway", is_flag=True, help="With --release: although calls are not settled.")
+@click.option(
+    "--without-audit", is_flag=True, help="With --release: although it was not audited, for your --reason."
+)
 @click.option("--dry-run", is_flag=True, help="With --since: say what would be done, and do nothing.")
 @reason_option
 @by_option
@@ -61,6 +64,7 @@ def recover(
     since: datetime | timedelta | None,
     release: bool,
     anyway: bool,
+    without_audit: bool,
     dry_run: bool,
     reason: str,
     by: str,
@@ -74,15 +78,16 @@ def recover(
     from it.
 
     Calls that are planned after the release may have happened in the time that was lost: fencepost audit
-    DEPENDENCY --since MOMENT lists such effects first. Recovering again is safe, and opens another epoch.
+    DEPENDENCY --since MOMENT lists such effects, and --release asks that each dependency was audited.
+    Recovering again is safe, and opens another epoch.
     """
     if release == (since is not None):
         raise click.UsageError("give --since MOMENT to recover, or --release to end the hold")
-    if (anyway and not release) or (dry_run and release):
-        raise click.UsageError("--anyway is for --release, and --dry-run for --since")
+    if ((anyway or without_audit) and not release) or (dry_run and release):
+        raise click.UsageError("--anyway and --without-audit are for --release, and --dry-run for --since")
     by, reason = words("by", by), words("reason", reason)
     if since is None:
-        _release(session, by, reason, anyway=anyway, as_json=as_json)
+        _release(session, by, reason, anyway=anyway, audited=not without_audit, as_json=as_json)
     else:
         _recover(session, since, by, reason, dry_run=dry_run, as_json=as_json)
 
@@ -159,7 +164,7 @@ def _print_plan(since: datetime, found: Affected, *, as_json: bool) -> None:
 
 
 def _print_done(epoch: Epoch, marked: int, unfamiliar: int, app: App, *, as_json: bool) -> None:
-    scopes = sorted({tool.scope for tool in app.registry.values() if tool.effect != "read" and tool.scope})
+    scopes = sorted(_scopes(app))
     next_steps = [f"fencepost audit {scope} --since {rfc3339(epoch.since)}" for scope in scopes]
     if as_json:
         done = {"recovered": True, "marked": marked, "unfamiliar": unfamiliar, "audits": next_steps}
@@ -189,7 +194,7 @@ def _repeating(app: App) -> list[str]:
     )
 
 
-def _release(session: Session, by: str, reason: str, *, anyway: bool, as_json: bool) -> None:
+def _release(session: Session, by: str, reason: str, *, anyway: bool, audited: bool, as_json: bool) -> None:
     with session.connection() as connection:
         held = epochs.held(connection)
         if not held:
@@ -197,6 +202,8 @@ def _release(session: Session, by: str, reason: str, *, anyway: bool, as_json: b
         left = epochs.left(connection, _SHOWN + 1)
         if left and not anyway:
             _refuse(left, as_json=as_json)
+        if audited:
+            _need_audits(held, epochs.audited(connection), session.app())
         released = epochs.release(connection, by, reason)
     since = rfc3339(min(epoch.since for epoch in held))
     if as_json:
@@ -206,7 +213,34 @@ def _release(session: Session, by: str, reason: str, *, anyway: bool, as_json: b
     click.echo(f"epoch {numbers} is released: runs are planned and calls are sent again")
     if left:
         click.echo(f"{_many(left)} of that time not settled yet: fencepost unresolved")
-    click.echo(f"if you have not yet: fencepost audit DEPENDENCY --since {since}")
+    if not audited:
+        click.echo(
+            f"it was not audited: fencepost audit DEPENDENCY --since {since} says what happened unseen"
+        )
+
+
+def _need_audits(held: Sequence[Epoch], done: set[str], app: App | None) -> None:
+    """FencepostError unless the ledger was recovered and each dependency audited since."""
+    recovered = [epoch for epoch in held if epoch.marked]
+    if not recovered:
+        raise FencepostError(
+            "the ledger is held and was not recovered: fencepost recover --since MOMENT first; if no commit "
+            "was lost, say so: --release --without-audit --reason TEXT"
+        )
+    since = rfc3339(min(epoch.since for epoch in recovered))
+    missing = sorted(_scopes(app) - done) if app is not None else [] if done else ["DEPENDENCY"]
+    if missing:
+        raise FencepostError(
+            "nothing was released: what happened in the time that was lost would happen again unseen. First: "
+            + "; ".join(f"fencepost audit {scope} --since {since}" for scope in missing)
+            + ". Where there is no book to audit, look there yourself and say --without-audit"
+        )
+
+
+def _scopes(app: App) -> set[str]:
+    """The dependencies at which something can have happened."""
+    acting = (tool for tool in app.registry.values() if tool.effect != "read")
+    return {tool.scope for tool in acting if tool.kind != "run" and tool.memory is None}
 
 
 def _refuse(left: Sequence[Left], *, as_json: bool) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import click
 
 from fencepost.errors import NotFound
-from fencepost.ledger import epochs, find, listings, trees
+from fencepost.ledger import find, listings, trees
 from fencepost.ledger.blocked import Blocked
 from fencepost.ledger.providers import Waiting
 from fencepost.states import RunStatus
@@ -18,7 +18,7 @@ from fencepost_ops.commands import families, spent, timeline
 from fencepost_ops.commands import waiting as providers
 from fencepost_ops.commands.blocked import WAY_OUT, as_object, by_run
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.holding import DO, held
+from fencepost_ops.commands.holding import warn
 from fencepost_ops.commands.output import cut_short, plain, print_json, print_table, shown
 from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
@@ -79,12 +79,10 @@ def runs(
         found = listings.list_runs(
             connection, status=status, tenant=tenant, stuck=stuck, waiting=waiting, limit=limit
         )
-        epoch = next(iter(epochs.held(connection)), None)
+        warn(connection)
         ids = [info.run_id for info in found]
         missing = by_run(connection, session.settings("dsn"), ids)
         waits = providers.by_run(connection, ids)
-    if epoch is not None:
-        click.echo(f"fencepost: {held(epoch)}; {DO}", err=True)
     if tree:
         found = _below_each_other(found)
     if as_json:
@@ -176,6 +174,7 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
         below = trees.tree(connection, owner, root) if history is not None else []
         step = by_run(connection, session.settings("dsn"), [run_id]).get(run_id)
         waits = providers.by_run(connection, [run_id]).get(run_id)
+        epoch = warn(connection)
     if history is None:
         raise NotFound(f"there is no run {run}")
     if tree:
@@ -202,7 +201,7 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
     if len(below) > 1:
         _family(below)
         click.echo()
-    for line in timeline.following(history):
+    for line in timeline.following(history, held=epoch is not None):
         click.echo(line)
 
 

@@ -112,8 +112,8 @@ def call_rows(history: History) -> Iterator[tuple[object, ...]]:
         )
 
 
-def following(history: History) -> Iterator[str]:
-    """What happens next, and when; how a person settles what waits for one."""
+def following(history: History, *, held: bool = False) -> Iterator[str]:
+    """What happens next, and when; how a person settles what waits for one. `held`: the whole ledger is."""
     calls = {call.id: call for call in history.calls}
     if not history.steps:
         yield "nothing is left to happen"
@@ -126,6 +126,9 @@ def following(history: History) -> Iterator[str]:
             why = f"failed {step.failures} times: {cut(step.error)}"
             yield f"set aside: {subject}: {_purpose(history, step)}; {why}"
             yield f"send it again: fencepost outbox requeue {step.subject}"
+            continue
+        if held and step.queue != "reconciler":
+            yield f"held: {subject}: {_purpose(history, step)}, once the ledger is released"
             continue
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:

@@ -15,6 +15,7 @@ from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.ledger.held import Held, held
 from fencepost.states import CALL_ENDS
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.holding import warn
 from fencepost_ops.commands.outbox import told
 from fencepost_ops.commands.output import cut_short, one_line, print_json
 from fencepost_ops.commands.sayings import cut, of
@@ -64,6 +65,7 @@ def unresolved(
         left = abandoned(connection, tenant=tenant, limit=limit)
         stopped = aside.dead(connection, tenant=tenant, limit=limit)
         waiting = held(connection, tenant=tenant, limit=limit)
+        warn(connection)
     cut_short(limit, found, left, stopped, waiting)
     if as_json:
         print_json([*(values(one, stories[one.call], now) for one in found), *left, *stopped, *waiting])

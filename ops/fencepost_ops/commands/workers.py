@@ -10,6 +10,7 @@ import click
 
 from fencepost.ledger import listings
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.holding import warn
 from fencepost_ops.commands.output import print_json, print_table, shown, when
 from fencepost_ops.commands.session import Session, dsn_option, json_option, pass_session
 
@@ -43,6 +44,7 @@ def workers(session: Session, ended: bool, check: bool, as_json: bool) -> int:
     with session.connection() as connection:
         now = listings.now(connection)
         found = listings.workers(connection, ended=ended)
+        warn(connection)
     states = [worker.state(now, ttl, limit) for worker in found]
     if as_json:
         print_json([_plain(worker, state) for worker, state in zip(found, states, strict=True)])

@@ -9,7 +9,7 @@ from typing import Final
 from fencepost.ledger.tail import Overview, oldest_wait
 from fencepost.states import Queue
 from fencepost_ops.commands.durations import spoken
-from fencepost_ops.commands.holding import DO, held
+from fencepost_ops.commands.holding import do, held
 from fencepost_ops.commands.live import Ages, states_by_role
 from fencepost_ops.doctor.findings import Area, Finding, Unread
 
@@ -34,7 +34,7 @@ def judge_fleet(
     working = {role: states["alive"] + states["busy"] for role, states in roles.items()}
     due = {queue.queue: queue.due for queue in found.queues}
     return [
-        *([_AREA.problem(held(found.held), DO)] if found.held is not None else []),
+        *([_AREA.problem(held(found.held), do(found.held))] if found.held is not None else []),
         *_relays(sessions),
         *(finding for role in map(str, Queue) for finding in _workers(role, working, due, lengths)),
         *_intake(intake, sessions, (lengths or {}).get(intake, 0)),

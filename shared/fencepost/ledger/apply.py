@@ -14,7 +14,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from uuid import UUID
 
 import psycopg
 
@@ -51,11 +52,13 @@ class Ledger:
         *,
         worker_ttl: timedelta = timedelta(seconds=10),
         ring: Callable[[], object] = lambda: None,
+        confirmed: Callable[[str, UUID, datetime], object] = lambda _tenant, _event, _at: None,
     ) -> None:
         self._pool = pool
         self._known = known
         self._worker_ttl = worker_ttl
         self._ring = ring
+        self._confirmed = confirmed
         self._ill: frozenset[str] = frozenset()
         """Dependencies last seen failing or not closed: their rows are locked at once."""
 
@@ -130,6 +133,9 @@ class Ledger:
             fault("ledger.in_transaction")
             if folding.writing.anything:
                 write(connection, folding.writing, loaded.now)
+                if folding.writing.events:
+                    last = folding.writing.events[-1]
+                    self._confirmed(last.tenant, last.id, last.recorded_at)
                 _tell(before, folding.writing.dependencies)
             else:
                 connection.rollback()

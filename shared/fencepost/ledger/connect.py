@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -91,11 +91,18 @@ class Pool:
     A session is tried at checkout and replaced if it is dead, unless it was used less than `trusted_s` ago:
     whoever asks again anyway need not pay a round trip each time. A statement is never re-run by the pool.
     Postgres ends a transaction after `transaction_s` seconds; a session that answers nothing for a fifth
-    longer is given up, and its error is `Unreachable` too.
+    longer is given up, and its error is `Unreachable` too. `opened` is told of each new session first.
     """
 
     def __init__(
-        self, dsn: str, name: str, size: int, *, trusted_s: float = 0.0, transaction_s: float = TRANSACTION_S
+        self,
+        dsn: str,
+        name: str,
+        size: int,
+        *,
+        trusted_s: float = 0.0,
+        transaction_s: float = TRANSACTION_S,
+        opened: Callable[[Connection], None] | None = None,
     ) -> None:
         self._dsn = dsn
         self._trusted_s = trusted_s
@@ -108,6 +115,7 @@ class Pool:
             timeout=5,
             open=False,
             check=self._check,
+            configure=opened,
             kwargs=_kept(name, transaction_s),
         )
         self._opened = False

@@ -10,6 +10,7 @@ from fencepost.ledger import api_schema as _api_schema  # noqa: F401 - declares 
 from fencepost.ledger import authority_schema as _authority_schema  # noqa: F401 - declares its tables
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
 from fencepost.ledger.guards.api import SIGNAL
+from fencepost.ledger.guards.epochs import HOLD
 from fencepost.ledger.memory_schema import GROUNDING, MEMORY_GRANTS
 from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
 from fencepost.ledger.schema import SCHEMA, metadata
@@ -30,7 +31,7 @@ def statements(*, movable_clock: bool = False) -> list[str]:
     indexes = sorted((i for t in tables() for i in t.indexes), key=lambda i: str(i.name))
     made += [str(CreateIndex(i).compile(dialect=dialect)).strip() + ";" for i in indexes]
     clock = [MOVABLE_CLOCK] if movable_clock else []
-    producers = [ENQUEUE, REFUSE_INTAKE, SIGNAL]
+    producers = [ENQUEUE, REFUSE_INTAKE, SIGNAL, HOLD]
     return [
         f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};",
         CREATE_ROLES,

@@ -34,6 +34,8 @@ class Epoch:
     released_at: datetime | None
     released_by: str | None
     release_reason: str | None
+    marked: bool = True
+    """Whether what may have been sent since then was made UNKNOWN; else it is only held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,13 @@ class Left:
     error: str | None
 
 
-_COLUMNS: Final = "epoch, since, opened_at, opened_by, reason, released_at, released_by, release_reason"
+_COLUMNS: Final = (
+    "epoch, since, opened_at, opened_by, reason, released_at, released_by, release_reason, marked"
+)
 _HELD: Final = f"SELECT {_COLUMNS} FROM fencepost.epochs WHERE released_at IS NULL ORDER BY epoch"
 _OPEN: Final = f"""
-INSERT INTO fencepost.epochs (epoch, since, opened_at, opened_by, reason)
-SELECT coalesce(max(epoch), 0) + 1, %s, fencepost.now(), %s, %s FROM fencepost.epochs RETURNING {_COLUMNS}
+INSERT INTO fencepost.epochs (epoch, since, opened_at, opened_by, reason, marked)
+SELECT coalesce(max(epoch), 0) + 1, %s, fencepost.now(), %s, %s, %s FROM fencepost.epochs RETURNING {_COLUMNS}
 """
 _RELEASE: Final = """
 UPDATE fencepost.epochs SET released_at = fencepost.now(), released_by = %s, release_reason = %s
@@ -88,6 +92,11 @@ SELECT (SELECT count(*) {_HELD_RUNS}),
     (SELECT max(w.last_seen) FROM fencepost.workers w),
     fencepost.now()
 """
+_AUDITED: Final = """
+SELECT DISTINCT a.scope FROM fencepost.audits a
+WHERE a.at >= (SELECT max(opened_at) FROM fencepost.epochs WHERE released_at IS NULL)
+  AND a.since <= (SELECT min(since) FROM fencepost.epochs WHERE released_at IS NULL AND marked)
+"""
 _LEFT: Final = """
 SELECT c.id, c.run, c.tenant, c.tool, c.state, c.error FROM fencepost.calls c
 WHERE c.live AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = c.run AND e.call = c.id
@@ -103,6 +112,12 @@ def held(connection: Connection) -> list[Epoch]:
     return [Epoch(*row) for row in connection.execute(_HELD)]
 
 
+def last(found: Sequence[Epoch]) -> Epoch | None:
+    """Of the epochs that hold a ledger the one to tell of: the last that was recovered, else the last."""
+    recovered = [epoch for epoch in found if epoch.marked]
+    return next(reversed(recovered or found), None)
+
+
 def affected(connection: Connection) -> Affected:
     """What a restore would concern now. Reads all open runs and calls."""
     row = connection.execute(_AFFECTED).fetchone()
@@ -110,9 +125,14 @@ def affected(connection: Connection) -> Affected:
     return Affected(*row)
 
 
-def open_epoch(connection: Connection, since: datetime, by: str, reason: str) -> Epoch:
-    """Open an epoch: from its commit on the ledger is held. Psycopg's errors for what Postgres refuses."""
-    row = connection.execute(_OPEN, [since, by, reason]).fetchone()
+def open_epoch(
+    connection: Connection, since: datetime, by: str, reason: str, *, marked: bool = True
+) -> Epoch:
+    """Open an epoch: from its commit on the ledger is held. Psycopg's errors for what Postgres refuses.
+
+    `marked` False: it is held and no more; nobody knows yet what may have been sent.
+    """
+    row = connection.execute(_OPEN, [since, by, reason, marked]).fetchone()
     assert row is not None
     return Epoch(*row)
 
@@ -120,6 +140,19 @@ def open_epoch(connection: Connection, since: datetime, by: str, reason: str) ->
 def release(connection: Connection, by: str, reason: str) -> list[int]:
     """Release all that are open; their numbers."""
     return [int(row[0]) for row in connection.execute(_RELEASE, [by, reason])]
+
+
+def note_audit(connection: Connection, scope: str, since: datetime, differences: int) -> bool:
+    """Note that a dependency was audited while the ledger is held; whether it is."""
+    if not held(connection):
+        return False
+    connection.execute("SELECT fencepost.note_audit(%s, %s, %s)", [scope, since, differences])
+    return True
+
+
+def audited(connection: Connection) -> set[str]:
+    """The scopes that were audited since the last epoch began, from its moment on or from before."""
+    return {str(row[0]) for row in connection.execute(_AUDITED)}
 
 
 def left(connection: Connection, limit: int) -> list[Left]:

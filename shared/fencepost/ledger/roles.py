@@ -184,6 +184,9 @@ GRANT UPDATE (publish_at, publish_count, due_at, failures, error, dead_at) ON fe
 GRANT SELECT ON fencepost.runs, fencepost.epochs TO fencepost_producer;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_producer, fencepost_operator, fencepost_worker;
 GRANT EXECUTE ON FUNCTION fencepost.refuse_intake TO fencepost_producer;
+GRANT SELECT ON fencepost.ledger TO fencepost_relay;
+GRANT EXECUTE ON FUNCTION fencepost.hold_if_gone TO fencepost_relay, fencepost_worker;
+GRANT EXECUTE ON FUNCTION fencepost.note_audit TO fencepost_operator, fencepost_reader;
 GRANT DELETE ON fencepost.intake_refusals TO fencepost_operator;
 GRANT INSERT ON fencepost.epochs TO fencepost_operator;
 GRANT UPDATE (released_at, released_by, release_reason) ON fencepost.epochs TO fencepost_operator;

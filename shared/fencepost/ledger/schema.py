@@ -348,7 +348,16 @@ dependencies = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# Which ledger this is, wherever it is restored: what is kept of it elsewhere is kept under this. One row.
+ledger = Table(
+    "ledger",
+    metadata,
+    col("id", Uuid, default="gen_random_uuid()"),
+    PrimaryKeyConstraint("id"),
+)
+
 # One row per restore of this ledger to an earlier moment; while one is not released the ledger is held.
+# `marked`: what may have been sent since then was made UNKNOWN as it was opened; else it is only held.
 epochs = Table(
     "epochs",
     metadata,
@@ -360,7 +369,20 @@ epochs = Table(
     instant("released_at", null=True),
     col("released_by", Text, null=True),
     col("release_reason", Text, null=True),
+    col("marked", Boolean, default="true"),
     PrimaryKeyConstraint("epoch"),
+)
+
+# One row per audit that was done while the ledger was held: a release asks for them.
+audits = Table(
+    "audits",
+    metadata,
+    col("scope", Text),
+    instant("at"),
+    instant("since"),
+    col("differences", Integer),
+    col("login", Text),
+    PrimaryKeyConstraint("scope", "at"),
 )
 
 # What the ledger's owner has laid down for everybody; `repair_by_two` is there or it is not.

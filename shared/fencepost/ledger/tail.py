@@ -143,7 +143,7 @@ class Overview:
     repairs: int
     dead: int
     held: Epoch | None = None
-    """The oldest epoch that is not released: while there is one nothing new is planned or sent."""
+    """The last recovered epoch that is not released, else the last: nothing new is planned or sent."""
     approvals: int = 0
     """Calls that wait for an approval."""
 
@@ -153,7 +153,6 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
     trouble = connection.execute(_TROUBLE).fetchone()
     assert trouble is not None
     now, unresolved, repairs, dead, approvals = trouble
-    held = epochs.held(connection)
     return Overview(
         now=now,
         open=dict(connection.execute(_OPEN).fetchall()),
@@ -163,7 +162,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
         unresolved=unresolved,
         repairs=repairs,
         dead=dead,
-        held=held[0] if held else None,
+        held=epochs.last(epochs.held(connection)),
         approvals=approvals,
     )
 
