@@ -292,7 +292,7 @@ def test_what_was_said_is_told_again_and_a_key_that_is_echoed_is_hidden(
     told = json.loads(asked[4].body)["messages"]
     assert [one["role"] for one in told] == ["system", "user", "assistant", "tool", "assistant", "user"]
     assert told[2]["content"] == "I note ***."
-    assert told[2]["tool_calls"][0]["id"] == told[3]["tool_call_id"] == "call_1_0"
+    assert told[2]["tool_calls"][0]["id"] == told[3]["tool_call_id"] == "c00001000"
     result = json.loads(told[3]["content"])
     assert result["result"] == {"noted": "it"}
     assert "never instructions" in result["untrusted"]

@@ -3,8 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
+from fencepost import App, Effect, Request
 from fencepost.models import Wire
-from fencepost_workers.models.answers import Answer, Most, settle
+from fencepost.proposals import Rejected, Validated, validate
+from fencepost.tools import Proposal
+from fencepost_workers.models.answers import Answer, Most, Wanted, settle
 from fencepost_workers.models.chat import Chat
 from fencepost_workers.models.messages import Messages
 from fencepost_workers.models.responses import Responses
@@ -123,3 +128,23 @@ def whole(wire: Wire, calls: Made = (), text: str = "") -> list[Event]:
 
 def wanted(answer: Answer) -> list[tuple[str, str, str]]:
     return [(call.name, call.arguments, call.label) for call in answer.calls]
+
+
+app = App("wires")
+bank = app.dependency("bank", "http://127.0.0.1:1")
+
+
+class Payment(BaseModel):
+    to: str = ""
+    amount_minor: int = 0
+
+
+@bank.http("pay", effect=Effect.READ)
+def pay(args: Payment) -> Request:
+    return Request.get("/")
+
+
+def judged(call: Wanted) -> Validated | Rejected:
+    """What becomes of a call of the tool `pay`."""
+    proposal = Proposal(call.name, call.arguments, call.label)
+    return validate(proposal, tools=app.tools, tenant="t", run_id="r", turn=1, ordinal=0)

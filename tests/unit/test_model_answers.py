@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fencepost.models import Tokens, Wire
+from fencepost.proposals import Rejected
 from fencepost_workers.models.answers import (
     MAX_CHARS,
     Ending,
@@ -30,6 +31,7 @@ from tests.unit.model_wires import (
     chunk,
     fragment,
     heard,
+    judged,
     messages,
     responses,
     wanted,
@@ -67,30 +69,45 @@ def test_no_beginning_of_an_answer_is_an_answer(wire: Wire) -> None:
         assert answer.text == ""
 
 
-CUTS = [
-    '{"amount_minor": 120',
+CUT = ["{", '{"amount_minor": 120', '{"to": "acct', '{"to": "acct\\', '{"a": ["}", {"b": 1}', '["a", {"b": "}]"', '"']
+ABSENT = ["", " ", "\n", "null", " null "]
+WRONG = [
     '{"amount_minor": 120}}',
     '{"amount_minor": 1, "amount_minor": 2}',
     '{"amount_minor": NaN}',
     '{"amount_minor": 1} {"amount_minor": 2}',
+    '{"amount_minor": 1,}',
     '["amount_minor", 120]',
+    '"{}"',
     "120",
-    "null",
-    "",
-    " ",
+    "true",
 ]
 
 
-# A block of Anthropic's without any text of arguments has none; see below.
-CUT = [(wire, text) for wire in WIRES for text in CUTS if text or wire is not Wire.MESSAGES]
-
-
-@pytest.mark.parametrize(("wire", "arguments"), CUT)
-def test_arguments_that_are_no_one_strict_object_leave_no_turn(wire: Wire, arguments: str) -> None:
+@pytest.mark.parametrize("arguments", CUT)
+@pytest.mark.parametrize("wire", WIRES)
+def test_arguments_that_break_off_leave_no_turn_whatever_the_stop_says(wire: Wire, arguments: str) -> None:
     answer = heard(wire, whole(wire, [ASK, ("pay", arguments, "one")]))
     assert answer.ending is Ending.MALFORMED
     assert answer.calls == ()
     assert "call 2" in answer.why
+
+
+@pytest.mark.parametrize("arguments", WRONG)
+@pytest.mark.parametrize("wire", WIRES)
+def test_whole_arguments_that_are_wrong_are_refused_alone(wire: Wire, arguments: str) -> None:
+    wrong = ("pay", arguments, "one")
+    answer = heard(wire, whole(wire, [ASK, wrong]))
+    assert (answer.ending, wanted(answer)) == (Ending.PROPOSED, [ASK, wrong])
+    assert isinstance(judged(answer.calls[1]), Rejected)
+
+
+@pytest.mark.parametrize("arguments", ABSENT)
+@pytest.mark.parametrize("wire", WIRES)
+def test_arguments_that_are_empty_are_none(wire: Wire, arguments: str) -> None:
+    none = "{}" if wire is Wire.MESSAGES and not arguments else ""  # its blocks begin with an empty object
+    answer = heard(wire, whole(wire, [("list", arguments, "x"), ASK]))
+    assert wanted(answer) == [("list", none, "x"), ASK]
 
 
 def test_a_block_that_began_empty_and_got_no_text_has_no_arguments() -> None:
@@ -105,16 +122,18 @@ STOPS: list[tuple[Wire, list[Event], Ending]] = [
     (Wire.MESSAGES, messages([PAY], stop="model_context_window_exceeded"), Ending.CONTEXT_EXCEEDED),
     (Wire.MESSAGES, messages([PAY], stop="refusal"), Ending.REFUSED),
     (Wire.MESSAGES, messages([PAY], stop="pause_turn"), Ending.PAUSED),
-    (Wire.MESSAGES, messages([PAY], stop="end_turn"), Ending.MALFORMED),
-    (Wire.MESSAGES, messages([PAY], stop="stop_sequence"), Ending.MALFORMED),
+    (Wire.MESSAGES, messages([PAY], stop="length"), Ending.TRUNCATED),
     (Wire.MESSAGES, messages([PAY], stop="compaction"), Ending.UNKNOWN_STOP),
     (Wire.MESSAGES, messages([PAY], stop=None), Ending.LOST),
     (Wire.MESSAGES, messages(text="I pay."), Ending.MALFORMED),
     (Wire.CHAT, chat([PAY], stop="length"), Ending.TRUNCATED),
     (Wire.CHAT, chat([PAY], stop="content_filter"), Ending.CONTENT_FILTER),
-    (Wire.CHAT, chat([PAY], stop="stop"), Ending.MALFORMED),
-    (Wire.CHAT, chat([PAY], stop="function_call"), Ending.UNKNOWN_STOP),
-    (Wire.CHAT, chat([PAY], stop=""), Ending.UNKNOWN_STOP),
+    (Wire.CHAT, chat([PAY], stop="MAX_TOKENS"), Ending.TRUNCATED),
+    (Wire.CHAT, chat([PAY], stop="brand_new"), Ending.UNKNOWN_STOP),
+    (Wire.CHAT, chat([PAY], stop=""), Ending.LOST),
+    (Wire.CHAT, chat([PAY], stop="null"), Ending.LOST),
+    (Wire.CHAT, [*chat([PAY]), chunk(stop="length")], Ending.TRUNCATED),
+    (Wire.CHAT, [*chat([PAY], stop="length"), chunk(stop="stop")], Ending.MALFORMED),
     (Wire.CHAT, chat(text="I pay."), Ending.MALFORMED),
     (Wire.CHAT, [chunk(refusal="No."), *chat(stop="stop")], Ending.REFUSED),
     (
@@ -152,6 +171,19 @@ def test_every_stop_reason_has_one_meaning_and_only_one_has_calls(
     assert answer.text == ""
 
 
+WHOLE = ["stop", "STOP", "eos", "tool_use", "function_call", "tool_calls", "end_turn", " Stop "]
+
+
+@pytest.mark.parametrize("stop", WHOLE)
+@pytest.mark.parametrize("made", [chat, messages])
+def test_a_whole_answers_stop_reason_has_many_spellings(made: Any, stop: str) -> None:
+    wire = Wire.CHAT if made is chat else Wire.MESSAGES
+    assert wanted(heard(wire, made([PAY, ASK], stop=stop))) == [PAY, ASK]
+    again = made([PAY, ASK], stop=stop)
+    again.insert(-1, again[-2])
+    assert heard(wire, again).calls == heard(wire, made([PAY, ASK], stop=stop)).calls
+
+
 def test_a_completed_response_has_to_hold_the_very_calls_that_were_streamed() -> None:
     events = responses([PAY, ASK])
     events[-1]["response"]["output"].pop()
@@ -175,7 +207,7 @@ def test_a_block_without_its_end_and_what_comes_after_the_end_leave_no_turn() ->
     late = {"type": "content_block_delta", "index": 1, "delta": {"type": "input_json_delta"}}
     for extra in (late, {"type": "message_start", "message": {}}, {"type": "message_stop"}):
         assert heard(Wire.MESSAGES, [*messages([PAY, ASK]), extra]).ending is Ending.MALFORMED
-    again = [*messages([PAY])[:-1], *messages([PAY], stop="end_turn")[-2:]]
+    again = [*messages([PAY], stop="max_tokens")[:-1], *messages([PAY])[-2:]]
     assert heard(Wire.MESSAGES, again).ending is Ending.MALFORMED
     assert heard(Wire.MESSAGES, messages([PAY])[1:]).ending is Ending.MALFORMED
     goes_on = [*chat([PAY]), chunk(fragment(0, None, " ", None))]
@@ -195,27 +227,54 @@ USAGES: list[tuple[Event, Tokens | None]] = [
     ({"prompt_tokens": 5, "completion_tokens": 3}, Tokens(5, output=3)),
     ({"prompt_tokens": 5}, None),
     ({"prompt_tokens": 5, "completion_tokens": -1}, None),
-    ({"prompt_tokens": 5.5, "completion_tokens": 1}, None),
+    ({"prompt_tokens": 5.5, "completion_tokens": 1.0}, Tokens(6, output=1)),
+    ({"prompt_tokens": "5", "completion_tokens": 1}, Tokens(5, output=1)),
     ({"prompt_tokens": True, "completion_tokens": 1}, None),
+    ({"prompt_tokens": float("inf"), "completion_tokens": 1}, None),
     ({"prompt_tokens": 2**31, "completion_tokens": 1}, None),
-    (
+    ({"total_tokens": 9}, Tokens(output=9)),
+    ({"total_tokens": 9, "prompt_tokens": 5}, Tokens(5, output=4)),
+    ({"total_tokens": 9, "completion_tokens": 5, "prompt_tokens": None}, Tokens(4, output=5)),
+    (  # the cache stands beside the input
         {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 6}},
-        None,
+        Tokens(5, cache_read=6, output=1),
     ),
-    ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": "none"}, None),
     (
+        {
+            "prompt_tokens": 5,
+            "completion_tokens": 1,
+            "total_tokens": 12,
+            "prompt_tokens_details": {"cached_tokens": 6},
+        },
+        Tokens(5, cache_read=6, output=1),
+    ),
+    (  # so does what was thought beside what was said
         {"prompt_tokens": 5, "completion_tokens": 1, "completion_tokens_details": {"reasoning_tokens": 2}},
-        None,
+        Tokens(5, output=3, reasoning=2),
+    ),
+    (
+        {
+            "prompt_tokens": 5,
+            "completion_tokens": 3,
+            "total_tokens": 10,
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        },
+        Tokens(5, output=5, reasoning=2),
+    ),
+    ({"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": "none"}, Tokens(5, output=1)),
+    (
+        {"prompt_tokens": 5, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": -1}},
+        Tokens(5, output=1),
     ),
 ]
 
 
 @pytest.mark.parametrize(("usage", "tokens"), USAGES)
-def test_a_count_that_cannot_be_is_no_count(usage: Event, tokens: Tokens | None) -> None:
+def test_what_can_be_read_of_a_usage_is_charged(usage: Event, tokens: Tokens | None) -> None:
     answer = heard(Wire.CHAT, [*chat([PAY])[:-1], {"id": "c1", "choices": [], "usage": usage}])
     assert answer.ending is Ending.PROPOSED
     assert answer.tokens == tokens
-    assert answer.usage == usage
+    assert answer.usage == {name: value for name, value in usage.items() if value is not None}
 
 
 def test_a_wire_that_counts_on_keeps_what_a_later_event_leaves_out() -> None:

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from fencepost.models import Wire
+from fencepost.proposals import Validated
 from fencepost_workers.models import Providers
 from fencepost_workers.models.answers import Answer, Ending, broken
 from fencepost_workers.models.responses import Responses
-from tests.unit.model_wires import ASK, PAY, Event, chunk, fragment, heard, messages, whole
+from tests.unit.model_wires import ASK, PAY, Event, chunk, fragment, heard, judged, messages, whole
 from tests.unit.test_model_requests import NOW, provider
 
 # -- arguments that would be lost ----------------------------------------------------------------------------
@@ -48,10 +49,12 @@ def test_a_call_that_begins_with_anything_but_an_empty_object_leaves_no_turn(giv
     assert heard(Wire.MESSAGES, events).ending is Ending.MALFORMED
 
 
-def test_arguments_of_chat_that_are_no_text_leave_no_turn() -> None:
-    odd: Any = {"amount_minor": 7}
-    events = [chunk(fragment(0, "pay", odd, "one")), chunk(fragment(0, None, "{}", None))]
-    assert heard(Wire.CHAT, [*events, chunk(stop="tool_calls")]).ending is Ending.MALFORMED
+def test_arguments_of_chat_that_are_no_text_are_what_they_say_or_are_refused() -> None:
+    odd: Any
+    for odd, more in (({"amount_minor": 7}, ""), ({"amount_minor": 7}, "{}"), ([7], ""), (7, ""), (True, "")):
+        events = [chunk(fragment(0, "pay", odd, "one")), chunk(fragment(0, None, more, None))]
+        (call,) = heard(Wire.CHAT, [*events, chunk(stop="tool_calls")]).calls
+        assert isinstance(judged(call), Validated) is (isinstance(odd, dict) and not more)
 
 
 FILTERED = {
@@ -60,10 +63,13 @@ FILTERED = {
 }
 BESIDE: list[list[Any]] = [
     [],
+    [{}],
+    [None],
+    [{"delta": []}],
     [{"index": 0, "finish_reason": None, **FILTERED}],
     [{"index": 0, "finish_reason": None, "delta": None, "logprobs": None, **FILTERED}],
 ]
-UNKNOWN: list[Any] = [{"text": "}"}, {"message": {"content": "No."}}, {"delta": "x"}, {"delta": []}, {}, 7]
+UNKNOWN: list[Any] = [{"text": "}"}, {"message": {"content": "No."}}, {"delta": "x"}, {"delta": [7]}, 7]
 
 
 @pytest.mark.parametrize("choices", BESIDE)
@@ -119,7 +125,7 @@ def test_an_id_of_another_index_than_its_own_leaves_no_turn(fragments: list[Even
 
 # -- places and events that are none -------------------------------------------------------------------------
 
-PLACES: list[Any] = [[], {}, [0], "0", True, 1.0]
+PLACES: list[Any] = [[0], {"0": 0}, "first", True, 1.5]
 
 
 @pytest.mark.parametrize("odd", PLACES)

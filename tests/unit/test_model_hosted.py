@@ -169,11 +169,10 @@ def completion(reason: Any, *, calls: int = 0) -> dict[str, Any]:
 def test_a_completion_without_a_reason_to_end_is_no_turn() -> None:
     assert asked(by_chat, completion("stop")).finish == "Done."
     assert len(asked(by_chat, completion("tool_calls", calls=2)).proposals) == 2
-    for reason in (None, ...):
+    for reason in (None, ..., ""):
         assert lost(by_chat, completion(reason)) == "malformed_turn", reason
         assert lost(by_chat, completion(reason, calls=1)) == "malformed_turn", reason
-    for unknown in ("brand_new", ""):
-        assert lost(by_chat, completion(unknown)) == "unknown_stop"
+    assert lost(by_chat, completion("brand_new")) == "unknown_stop"
     two = completion("stop")
     two["choices"].append(two["choices"][0] | {"index": 1})
     assert lost(by_chat, two) == "malformed_turn"

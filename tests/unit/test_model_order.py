@@ -7,10 +7,11 @@ from itertools import combinations
 import pytest
 
 from fencepost.models import Wire
+from fencepost.proposals import Validated
 from fencepost_ops.sandbox import provider_wires
 from fencepost_ops.sandbox.provider_replies import TOOL, Call, Reply
 from fencepost_workers.models.answers import TURNS
-from tests.unit.model_wires import WIRES, Event, heard
+from tests.unit.model_wires import WIRES, Event, heard, judged
 
 CALLS = (Call("c1", "pay", '{"to": "acct_9", "amount_minor": 120000}'), Call("c2", "pay", '{"to": "acct_7"}'))
 REPLY = Reply("a", "m", "I pay.", CALLS, stop=TOOL, thoughts=("Hm.", "", "And yet."))
@@ -50,8 +51,9 @@ def test_no_call_comes_of_events_that_are_not_in_their_order(wire: Wire, spoilt:
     for events in spoilt(told(wire)):
         answer, tried = heard(wire, events), tried + 1
         if answer.ending in TURNS:
-            assert answer.calls == whole
+            taken = [call for call in answer.calls if isinstance(judged(call), Validated)]
+            assert taken == [call for call in whole if call in taken]
             proposed += 1
     # What is numbered is taken in its order alone, but for the first, which says nothing; elsewhere a text
-    # may come again.
-    assert proposed <= (1 if wire is Wire.RESPONSES else tried - 3)
+    # may come again, and spoil the arguments of one call.
+    assert proposed <= (1 if wire is Wire.RESPONSES else tried - 1)

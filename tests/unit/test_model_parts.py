@@ -72,4 +72,4 @@ def test_opaque_parts_go_back_where_they_stood(wire: Wire) -> None:
         body = made(wire, context(call(1, 0), call(1, 1), turns=turns)).body
         said = body["messages"][1]["content"] if wire is Wire.MESSAGES else body["input"][1:-2]
         told = [one if one in PARTS[wire] else one.get("id", one.get("call_id", "text")) for one in said]
-        assert told == [first, "text", second, "call_1_1", third, "call_1_0"]
+        assert told == [first, "text", second, "c00001001", third, "c00001000"]

@@ -140,7 +140,7 @@ def test_every_call_has_one_result_in_its_place_also_one_of_no_tool(wire: Wire) 
         call(2, 0),
     )
     told = pairs(wire, made(wire, context(*calls)))
-    assert [one[0] for one in told] == ["call_1_0", "call_1_1", "call_1_2", "call_2_0"]
+    assert [one[0] for one in told] == ["c00001000", "c00001001", "c00001002", "c00002000"]
     name = DECLARED.wire("orders.find")
     assert [one[1] for one in told] == [name, "bank_rob", name, name]
     assert [json.loads(one[2])["order"] for one in told] == ["1.0", "1.1", "1.2", "2.0"]
@@ -198,7 +198,7 @@ def test_a_window_leaves_out_whole_turns_from_the_oldest_and_never_the_input_or_
         ids = [one[0] for one in pairs(wire, told)]
         kept = 8 - told.left_out
         first = told.left_out + 1
-        assert ids == [f"call_{turn}_{n}" for turn in range(first, 9) for n in range(2)]
+        assert ids == [f"c0000{turn}00{n}" for turn in range(first, 9) for n in range(2)]
         assert kept >= 1
         assert kept == 1 or told.tokens <= window
         assert '{\\"order\\": \\"o-1\\"}' in text_of(told)

@@ -20,7 +20,7 @@ def sent(number: int, body: Any) -> Signal:
 @pytest.mark.parametrize("wire", list(Wire))
 def test_signals_are_told_last_and_in_order(wire: Wire) -> None:
     told = json.dumps(made(wire, context(call(1, 0), signals=(sent(1, "first"), sent(2, "second")))).body)
-    assert told.index("call_1_0") < told.index("Messages to this run:")
+    assert told.index("c00001000") < told.index("Messages to this run:")
     assert told.index("first") < told.index("second")
     assert made(wire, context(call(1, 0))).body == made(wire, context(call(1, 0), signals=())).body
 
@@ -33,7 +33,7 @@ def test_the_latest_are_told_where_there_is_no_room_for_all(wire: Wire) -> None:
     assert "earlier ones left out" in told
     assert "<100>" in told
     assert "<1>" not in told
-    assert "call_1_0" in told
+    assert "c00001000" in told
     assert prompt.tokens <= 8_000
 
 

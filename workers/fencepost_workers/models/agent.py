@@ -125,7 +125,10 @@ class AgentPlanner(ModelPlanner):
         answer, said = heard.answer, said_of(model, made, heard)
         if answer.ending not in TURNS:
             raise lost_of(self.agent, model, heard, said, asking)
-        proposals = [Proposal(self.declared.tool(c.name), c.arguments, c.label) for c in answer.calls]
+        known = self.declared
+        proposals = [
+            Proposal(known.tool(c.name), known.arguments(c.name, c.arguments), c.label) for c in answer.calls
+        ]
         return ModelTurn(
             proposals,
             answer.text if answer.ending is Ending.CLAIMED else None,

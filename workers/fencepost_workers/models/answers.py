@@ -1,14 +1,19 @@
 """What a model's answer comes to: one closed mapping for all wires. PURE.
 
 A collector per wire (`responses.py`, `chat.py`, `messages.py`) puts down what the stream said; `settle` alone
-judges it. Calls are taken only from an answer whose terminal event arrived, whose stop reason says that it
-proposes calls, whose every call came to its own end, and whose arguments are one strict JSON object as the
-raw text stands: no duplicate keys, no NaN, nothing behind it. Anything else is no turn, and no part of it is
-used. A call is known by its place in the answer; the provider's ids are labels, whatever they are.
+judges it. Calls are taken only from an answer whose terminal event arrived, whose stop reason is a whole
+answer's, whose every call came to its own end, and whose arguments do not break off as the raw text stands.
+Anything else is no turn, and no part of it is used. A field that is empty says as much as one that is absent.
+Arguments that are whole, and wrong all the same, are taken as they are written: step 1 refuses that call and
+tells the planner. Where it is not sure which call a part is of, all arguments have to be one strict JSON
+object, or it is no turn. A call is known by its place in the answer; the provider's ids are labels.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -71,15 +76,31 @@ class Means(StrEnum):
 
     CALLS = "calls"
     """It stopped to have calls made."""
-    NORMAL = "normal"
-    """It said all it had to say."""
     EITHER = "either"
-    """It is complete, whatever it holds."""
+    """It is complete, whatever it holds: many servers have one word for both."""
+
+
+def _of(means: Means | Ending, *words: str) -> dict[str, Means | Ending]:
+    return dict.fromkeys(words, means)
+
+
+STOPS: Final[Mapping[str, Means | Ending]] = {
+    **_of(Means.CALLS, "tool_calls", "tool_call", "tool_use", "function_call"),
+    **_of(Means.EITHER, "stop", "end_turn", "eos", "eos_token", "stop_sequence"),
+    **_of(Ending.TRUNCATED, "length", "max_tokens", "max_output_tokens", "model_length"),
+    **_of(Ending.CONTEXT_EXCEEDED, "model_context_window_exceeded"),
+    **_of(Ending.CONTENT_FILTER, "content_filter", "safety"),
+    **_of(Ending.REFUSED, "refusal"),
+    **_of(Ending.PAUSED, "pause_turn"),
+}
+"""Why an answer of Chat or of Messages stopped, in small letters: gateways tell either's in the other's words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call as the model wrote it: `arguments` is its own text, `label` the provider's id, if any."""
+    """A call as the model wrote it: `arguments` is its own text, empty where it wrote none, `label` the
+    provider's id, if any.
+    """
 
     name: str
     arguments: str
@@ -91,8 +112,8 @@ class Answer:
     """One answer, judged. `tokens` None: the provider did not say, or nothing one can read.
 
     `parts` are what it said in its own order, where some of that is opaque: texts (`text`), calls by their
-    numbers (`call`), and what goes back to the same model as it is and where it stood (`opaque`). `usage` is
-    the provider's own account.
+    numbers (`call`), and what goes back to the same model as it is and where it stood (`opaque`), or as a part
+    of that call (`beside`). Of a paused answer they are all it said. `usage` is the provider's own account.
     """
 
     ending: Ending
@@ -168,7 +189,10 @@ class Piece:
 
 @dataclass(slots=True)
 class Facts:
-    """What a stream has said so far; the collectors write it, `settle` reads it."""
+    """What a stream has said so far; the collectors write it, `settle` reads it.
+
+    `unsure`: of which call a part is, nothing but the order says.
+    """
 
     ended: bool = False
     stop: str = ""
@@ -176,6 +200,7 @@ class Facts:
     calls: list[Piece] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
     refused: bool = False
+    unsure: bool = False
     hosted: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     failed: tuple[Ending, str, str] | None = None
@@ -234,7 +259,7 @@ def settle(facts: Facts) -> Answer:
     """What the answer comes to; total. Its texts are as they came: `cut` it once nothing secret is in it."""
     ending, why, code = _ending(facts)
     taken = ending is Ending.PROPOSED
-    calls = tuple(Wanted(p.name, p.arguments, p.label) for p in facts.calls)
+    calls = tuple(Wanted(p.name, written(p.arguments), p.label) for p in facts.calls)
     return Answer(
         ending,
         calls if taken else (),
@@ -244,14 +269,22 @@ def settle(facts: Facts) -> Answer:
         code,
         facts.tokens,
         facts.usage,
-        _parts(facts) if ending in TURNS else (),
+        _parts(facts, ending),
         facts.response,
     )
 
 
-def _parts(facts: Facts) -> tuple[Mapping[str, Any], ...]:
+def _parts(facts: Facts, ending: Ending) -> tuple[Mapping[str, Any], ...]:
     parts = tuple(part for part in facts.parts if part)
-    return parts if any("opaque" in part for part in parts) else ()
+    if ending is Ending.PAUSED:
+        return () if facts.calls or facts.faults else parts
+    told = ending in TURNS and any("opaque" in part or "beside" in part for part in parts)
+    return parts if told else ()
+
+
+def written(arguments: str) -> str:
+    """Arguments as they stand, and an empty text for none: servers have several spellings of that."""
+    return "" if arguments.strip() in {"", "null"} else arguments
 
 
 def broken(facts: Facts, ending: Ending, why: str) -> Answer:
@@ -297,57 +330,100 @@ def _ending(facts: Facts) -> tuple[Ending, str, str]:
 def _fault(facts: Facts, means: Means) -> str | None:
     if facts.faults:
         return facts.faults[0]
-    if facts.calls and means is Means.NORMAL:
-        return f"it holds calls, but the stop reason {facts.stop} does not say that it proposes any"
     if not facts.calls and means is Means.CALLS:
         return f"the stop reason {facts.stop} says that it proposes calls, but it holds none"
-    return next((fault for n, piece in enumerate(facts.calls) if (fault := _unfit(n, piece))), None)
+    unfit = (_unfit(n, piece, strict=facts.unsure) for n, piece in enumerate(facts.calls, 1))
+    return next(filter(None, unfit), None)
 
 
-def _unfit(ordinal: int, piece: Piece) -> str | None:
-    where = f"call {ordinal + 1}"
+def _unfit(number: int, piece: Piece, *, strict: bool) -> str | None:
     if not piece.whole:
-        return f"{where} did not come to its end"
+        return f"call {number} did not come to its end"
     if not piece.name:
-        return f"{where} has no name"
+        return f"call {number} has no name"
+    if not strict:
+        return f"the arguments of call {number} break off" if _breaks_off(piece.arguments) else None
     try:
         value = parse(piece.arguments)
     except BadJson as error:
-        return f"the arguments of {where} are no JSON: {error}"
-    return None if isinstance(value, dict) else f"the arguments of {where} are no JSON object"
+        return f"the arguments of call {number} may be of another: {error}"
+    return None if isinstance(value, dict) else f"the arguments of call {number} are no JSON object"
+
+
+_CLOSED: Final = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+
+
+def _breaks_off(text: str) -> bool:
+    """Whether a text or an object in it has no end: more was to come, whatever the stop reason says."""
+    outside = _CLOSED.sub("", text)
+    opened = outside.count("{") + outside.count("["), outside.count("}") + outside.count("]")
+    return '"' in outside or opened[0] > opened[1]
 
 
 def count(value: object) -> int:
-    """A number of tokens, 0 where none is told; ValueError for what is no such number."""
-    if value is None:
+    """A number of tokens, rounded up, 0 where none is told; ValueError for what is no such number."""
+    if empty(value):
         return 0
-    if type(value) is not int or not 0 <= value < 2**31:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 10:
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 2**31:
         raise ValueError(f"{value!r} is no number of tokens")
-    return value
+    return math.ceil(value)
+
+
+def counted(usage: Mapping[str, Any], name: str) -> int | None:
+    """A count; None where it is not told, or as none."""
+    try:
+        return None if empty(usage.get(name), zero=False) else count(usage[name])
+    except ValueError:
+        return None
 
 
 def tokens_of(
-    usage: Mapping[str, Any], *, total: str, output: str, inside: str, reasoning: str
+    usage: Mapping[str, Any], *, prompt: str, output: str, inside: str, reasoning: str
 ) -> Tokens | None:
-    """The tokens of an OpenAI wire, whose total of the input includes what a cache held. None: unreadable."""
-    try:
-        if usage.get(total) is None or usage.get(output) is None:
-            return None
-        details, made = usage.get(inside) or {}, usage.get(reasoning) or {}
-        read, written = count(details.get("cached_tokens")), count(details.get("cache_write_tokens"))
-        plain = count(usage[total]) - read - written
-        told = Tokens(plain, read, written, count(usage[output]), count(made.get("reasoning_tokens")))
-    except (ValueError, AttributeError):
+    """The tokens of an OpenAI wire, whose count of the input includes what a cache held. None: unreadable.
+
+    Servers disagree on what includes what. Whatever is told beside what should hold it is charged as well,
+    and a total that is more than its parts as output, which is the dearer: rather too much than too little.
+    """
+    read_in, made, total = counted(usage, prompt), counted(usage, output), counted(usage, "total_tokens")
+    held, thought = plain(usage.get(inside)), counted(plain(usage.get(reasoning)), "reasoning_tokens") or 0
+    if total is None and (read_in is None or made is None):
         return None
-    return told if plain >= 0 and told.reasoning <= told.output else None
+    if read_in is None:
+        read_in = max(0, (total or 0) - made) if made is not None else 0
+    if made is None:
+        made = max(0, (total or 0) - read_in)
+    if thought > made:
+        made += thought
+    read, wrote = counted(held, "cached_tokens") or 0, counted(held, "cache_write_tokens") or 0
+    fresh = read_in if read + wrote > read_in else read_in - read - wrote
+    made = max(made, (total or 0) - fresh - read - wrote)
+    return Tokens(fresh, read, wrote, made, thought)
 
 
 def place(facts: Facts, index: object) -> int | None:
-    """A place in an answer; anything but a number or none is none, and a fault."""
-    if index is None or type(index) is int:
-        return index
+    """A place in an answer, however its number is written; anything else is none, and a fault."""
+    if empty(index, zero=False):
+        return None
+    if isinstance(index, str) and index.isascii() and index.isdigit() and len(index) <= 10:
+        return int(index)
+    if type(index) is int or (isinstance(index, float) and index.is_integer()):
+        return int(index)
     facts.faults.append(f"{sanitize(index, 40)!r} is no place in an answer")
     return None
+
+
+def empty(value: object, *, zero: bool = True) -> bool:
+    """Whether it says nothing: null, blanks, what holds nothing but such; 0 and false too, unless not `zero`."""
+    if isinstance(value, str):
+        return not value.strip()
+    if isinstance(value, Mapping):
+        return all(empty(one, zero=zero) for one in value.values())
+    if isinstance(value, list):
+        return all(empty(one, zero=zero) for one in value)
+    return value is None or (zero and value in (0, False))
 
 
 def plain(value: object) -> Mapping[str, Any]:
@@ -363,3 +439,19 @@ def parts(value: object) -> Sequence[Any]:
 def word(value: object) -> str:
     """A part of an event as text; empty for what is none."""
     return value if isinstance(value, str) else ""
+
+
+def stop_of(value: object) -> str:
+    """A stop reason as it was told; empty where none is told yet."""
+    said = word(value).strip()
+    return "" if said.casefold() in {"null", "none"} else said
+
+
+def means_of(stop: str) -> Means | Ending | None:
+    """What a stop reason of Chat or of Messages says; None for one that nobody here knows."""
+    return STOPS.get(stop.casefold())
+
+
+def spelled(arguments: object) -> str:
+    """Arguments as text, also of servers that send the value itself."""
+    return arguments if isinstance(arguments, str) else "" if arguments is None else json.dumps(arguments)

@@ -48,6 +48,11 @@ class Declared:
         """The tool that a model means; a name that is of none comes back as it is, for step 2 to refuse."""
         return self.own.get(name, name)
 
+    def arguments(self, name: str, written: str) -> str:
+        """What a model wrote for this tool; where it wrote none, an empty object if the tool takes none."""
+        tool = self.known.get(self.tool(name))
+        return "{}" if not written and tool is not None and not tool.arguments.model_fields else written
+
     def wire(self, tool: str) -> str:
         """How an earlier call's tool is named on the wire, whether it is declared, or there is one at all."""
         return self.told.get(tool) or spelled(tool)

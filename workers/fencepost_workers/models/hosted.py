@@ -181,7 +181,11 @@ class Hosted(ModelPlanner):
         known = self.declared
         calls = [
             # One that it was not told of is none for it, also where another planner has a tool of that name.
-            Proposal(name if name in known.known else f"unknown:{name}", call.arguments, call.label)
+            Proposal(
+                name if name in known.known else f"unknown:{name}",
+                known.arguments(call.name, call.arguments),
+                call.label,
+            )
             for name, call in ((known.tool(call.name), call) for call in answer.calls)
         ]
         raw = raw_of(model, answer, self.framework)

@@ -15,28 +15,19 @@ from typing import Any, Final
 
 from fencepost.models import Tokens
 from fencepost_workers.models.answers import (
-    Ending,
     Facts,
-    Means,
     Most,
     Piece,
     Pieces,
-    count,
+    counted,
+    means_of,
     place,
     plain,
+    stop_of,
     word,
 )
 from fencepost_workers.models.failures import stream_error
 
-_STOPS: Final[Mapping[str, Means | Ending]] = {
-    "end_turn": Means.NORMAL,
-    "stop_sequence": Means.NORMAL,
-    "tool_use": Means.CALLS,
-    "max_tokens": Ending.TRUNCATED,
-    "model_context_window_exceeded": Ending.CONTEXT_EXCEEDED,
-    "refusal": Ending.REFUSED,
-    "pause_turn": Ending.PAUSED,
-}
 _TEXTS: Final = {
     "text_delta": "text",
     "thinking_delta": "thinking",
@@ -168,12 +159,11 @@ class Messages:
     def _delta(self, delta: Mapping[str, Any], usage: Mapping[str, Any]) -> None:
         facts = self.facts
         self._used(usage)
-        if delta.get("stop_reason") is None:
+        if not (stop := stop_of(delta.get("stop_reason"))):
             return
-        stop = word(delta["stop_reason"])
-        if facts.stop and facts.stop != stop:
+        if facts.stop and facts.means != means_of(stop):
             facts.faults.append("it gives two stop reasons")
-        facts.stop, facts.means = stop, _STOPS.get(stop)
+        facts.stop, facts.means = stop, means_of(stop)
 
     def _end(self) -> None:
         facts = self.facts
@@ -187,17 +177,10 @@ class Messages:
 
 def _tokens(usage: Mapping[str, Any]) -> Tokens | None:
     """Here the input excludes what a cache held. None where the provider did not say."""
-    if usage.get("input_tokens") is None or usage.get("output_tokens") is None:
+    read_in, made = counted(usage, "input_tokens"), counted(usage, "output_tokens")
+    if read_in is None or made is None:
         return None
-    try:
-        thought = plain(usage.get("output_tokens_details"))
-        made = count(usage["output_tokens"])
-        return Tokens(
-            count(usage["input_tokens"]),
-            count(usage.get("cache_read_input_tokens")),
-            count(usage.get("cache_creation_input_tokens")),
-            made,
-            min(made, count(thought.get("reasoning_tokens", thought.get("thinking_tokens")))),
-        )
-    except ValueError:
-        return None
+    thought = plain(usage.get("output_tokens_details"))
+    found = counted(thought, "reasoning_tokens") or counted(thought, "thinking_tokens") or 0
+    read, wrote = (counted(usage, f"cache_{name}_input_tokens") or 0 for name in ("read", "creation"))
+    return Tokens(read_in, read, wrote, made, min(made, found))

@@ -152,9 +152,12 @@ def _chat_head(model: ModelSpec, _instructions: str, declared: Declared) -> dict
 
 def _chat(instructions: str, told: Transcript) -> dict[str, Any]:
     messages: list[dict[str, Any]] = [{"role": "system", "content": instructions}, _user(told.first)]
-    for exchange in told.exchanges:
+    thoughts = [_chat_thoughts(exchange) for exchange in told.exchanges]
+    # Once a model has thought, DeepSeek misses it in each turn that called, also where there was none.
+    none = {"reasoning_content": ""} if any("reasoning_content" in one for one in thoughts) else {}
+    for exchange, thought in zip(told.exchanges, thoughts, strict=True):
         if exchange.calls or exchange.text:
-            messages.append(_chat_turn(exchange))
+            messages.append({**_chat_turn(exchange), **(none if exchange.calls else {}), **thought})
         messages += [
             {"role": "tool", "tool_call_id": call.id, "content": call.result} for call in exchange.calls
         ]
@@ -163,12 +166,18 @@ def _chat(instructions: str, told: Transcript) -> dict[str, Any]:
     return {"messages": [*messages, *([_user(told.last)] if told.last else [])]}
 
 
+def _chat_thoughts(exchange: Exchange) -> dict[str, Any]:
+    """What the model's server put beside its answer, under the names that it has there."""
+    return {name: one for part in exchange.said if isinstance(part, Mapping) for name, one in part.items()}
+
+
 def _chat_turn(exchange: Exchange) -> dict[str, Any]:
     calls = [
         {
             "id": call.id,
             "type": "function",
             "function": {"name": call.name, "arguments": call.arguments},
+            **call.beside,
         }
         for call in exchange.calls
     ]

@@ -94,7 +94,7 @@ class Responses:
             piece.add(text)
 
     def _same(self, index: int | None, arguments: str) -> None:
-        if self.facts.faults:  # nothing of it is used; joining what is streamed each time would be dear
+        if self.facts.faults or not arguments:  # nothing of it is used; joining what is streamed each time would be dear
             return
         _, piece, _ = self._open.get(index, _NONE)
         if piece is None or piece.arguments != arguments:
@@ -135,7 +135,7 @@ class Responses:
         facts.usage = dict(plain(response.get("usage")))
         facts.tokens = tokens_of(
             facts.usage,
-            total="input_tokens",
+            prompt="input_tokens",
             output="output_tokens",
             inside="input_tokens_details",
             reasoning="output_tokens_details",

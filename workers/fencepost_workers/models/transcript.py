@@ -1,7 +1,8 @@
 """A run's earlier turns as they are told to a model: exactly one result per call, at its own place. PURE.
 
-Nothing here knows a wire. Calls are told under names of our own (`call_2_0` is the first call of turn 2), so
-that what a provider made of its ids, or another one would, never pairs a call with another's result. A call
+Nothing here knows a wire. Calls are told under names of our own (`c00002000` is the first call of turn 2), so
+that what a provider made of its ids, or another one would, never pairs a call with another's result; all of
+nine letters and digits, since some take nothing else. A call
 that failed its validation, or that is of a tool nobody knows, has its refusal as its result.
 
 The window is kept by leaving out the oldest turns, whole: a call never loses its result. The first input and
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fencepost.output import bounded
@@ -48,13 +49,16 @@ _LOST: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One call and its one result. `arguments` and `result` are JSON texts."""
+    """One call and its one result. `arguments` and `result` are JSON texts; `beside` is what the model's own
+    server put to the call, and wants back.
+    """
 
     id: str
     name: str
     arguments: str
     result: str
     succeeded: bool
+    beside: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,8 @@ class Exchange:
     def size(self) -> int:
         """About how many bytes it takes in a request."""
         texts = sum(_bytes(c.name) + _bytes(c.arguments) + _bytes(c.result) + 2 * FRAME for c in self.calls)
-        opaque = sum(_bytes(json.dumps(part)) for part in self.said if isinstance(part, Mapping))
+        beside = [call.beside for call in self.calls if call.beside]
+        opaque = sum(_bytes(json.dumps(part)) for part in (*self.said, *beside) if isinstance(part, Mapping))
         return texts + opaque + _bytes(self.text) + _bytes(self.note) + FRAME
 
     @property
@@ -179,21 +184,38 @@ def _backwards(context: Context, declared: Declared, asked: str) -> Iterator[Exc
 
 
 def _exchange(said: TurnView, calls: list[CallView], declared: Declared, asked: str) -> Exchange:
+    same = asked == f"{said.wire} {said.model}"
+    parts = said.parts if same else ()
+    beside = {part.get("call"): part["beside"] for part in parts if isinstance(part.get("beside"), Mapping)}
     told = tuple(
         Told(
-            f"call_{said.turn}_{call.ordinal}",
+            named(said.turn, call.ordinal),
             declared.wire(call.tool),
             _arguments(call.arguments),
             call.channel(),
             call.succeeded,
+            beside.get(number, {}),
         )
-        for call in calls
+        for number, call in enumerate(calls)
     )
     note = "" if said.objection is None else f"This run is not accepted as done: {said.objection}"
     if not told and not note:
         note = UNFINISHED
-    same = asked == f"{said.wire} {said.model}"
-    return Exchange(said.turn, said.text, told, note, said.parts if same else ())
+    return Exchange(said.turn, said.text, told, note, parts)
+
+
+def named(turn: int, ordinal: int) -> str:
+    """The name of a call: nine letters and digits, as Mistral demands and all others take."""
+    return f"c{_digits(turn, 5)}{_digits(ordinal, 3)}"
+
+
+def _digits(number: int, width: int) -> str:
+    """A number in base 36: there is room for sixty million turns of 46,656 calls."""
+    found = ""
+    while number or len(found) < width:
+        number, digit = divmod(number, 36)
+        found = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + found
+    return found
 
 
 def _arguments(arguments: Any) -> str:
