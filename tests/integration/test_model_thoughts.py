@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from fencepost.models import Wire
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalValkey
 from fencepost_ops.sandbox.process import SandboxProcess
@@ -19,13 +18,15 @@ THINKING = {
     "thoughts": ["Hm.", "#nobody reads this", "And once more."],
 }
 AGAIN = {"calls": [NOTE], "thoughts": ["One more."]}
-THINKERS = [name for name, wire in WIRES.items() if wire is not Wire.CHAT]
+THINKERS = list(WIRES)
 
 
 @pytest.fixture(scope="module")
 def thinking(provider: SandboxProcess) -> SandboxProcess:
     turns = [THINKING, AGAIN, {"text": "Noted.", "thoughts": ["Done."]}]
-    provider.post("/models/script", {"models": {name: {"turns": turns} for name in THINKERS}})
+    provider.post(
+        "/models/script", {"models": {name: {"turns": turns, "nine": name == "chat"} for name in THINKERS}}
+    )
     return provider
 
 
@@ -39,7 +40,34 @@ def test_a_run_goes_on_with_what_its_model_thought_between_its_words_and_calls(
         for run in runs:
             lost = desk.events(run, "ModelOutcomeUnknown")
             assert (desk.run(run, "status", "turn"), lost) == (("COMPLETED", 3), [])
-        assert [one["outcome"] for one in desk.asked()] == ["answered"] * 6
+        assert [one["outcome"] for one in desk.asked()] == ["answered"] * 9
+
+
+CHAT_ANSWER: dict[str, Any] = {"reasoning_content": None, "reasoning_details": None, "tool_calls": None}
+
+
+@pytest.mark.parametrize("left_out", [None, *CHAT_ANSWER])
+def test_a_model_of_chat_goes_on_only_if_it_is_told_all_that_it_thought(
+    thinking: SandboxProcess, left_out: str | None
+) -> None:
+    with openai.OpenAI(api_key=KEY, base_url=f"{thinking.url}/v1", max_retries=0) as client:
+        asked: Any = {"role": "user", "content": "Note."}
+        first = client.chat.completions.create(model="chat", messages=[asked])
+        said: Any = first.choices[0].message.model_dump(exclude_none=True)
+        for number, call in enumerate(said["tool_calls"]):
+            call["id"] = f"call0000{number}"
+            if left_out == "tool_calls":
+                call.pop("extra_content", None)
+        if left_out in ("reasoning_content", "reasoning_details"):
+            del said[left_out]
+        results: Any = [
+            {"role": "tool", "tool_call_id": call["id"], "content": "x"} for call in said["tool_calls"]
+        ]
+        if left_out is None:
+            assert client.chat.completions.create(model="chat", messages=[asked, said, *results]).id
+            said["tool_calls"][0]["id"] = results[0]["tool_call_id"] = "call_0000"
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="chat", messages=[asked, said, *results])
 
 
 def by_messages(url: str, order: list[int]) -> Any:

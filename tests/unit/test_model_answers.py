@@ -69,7 +69,15 @@ def test_no_beginning_of_an_answer_is_an_answer(wire: Wire) -> None:
         assert answer.text == ""
 
 
-CUT = ["{", '{"amount_minor": 120', '{"to": "acct', '{"to": "acct\\', '{"a": ["}", {"b": 1}', '["a", {"b": "}]"', '"']
+CUT = [
+    "{",
+    '{"amount_minor": 120',
+    '{"to": "acct',
+    '{"to": "acct\\',
+    '{"a": ["}", {"b": 1}',
+    '["a", {"b": "}]"',
+    '"',
+]
 ABSENT = ["", " ", "\n", "null", " null "]
 WRONG = [
     '{"amount_minor": 120}}',

@@ -1,5 +1,7 @@
 """What a model alone can read goes back to it where it stood: thoughts, before what came of them."""
 
+import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from fencepost.views import TurnView
 from fencepost_workers.models.answers import Answer, Ending
 from fencepost_workers.models.hiding import hidden
 from fencepost_workers.tools.credentials import Credentials
-from tests.unit.model_wires import PAY, Event, heard, messages
+from tests.unit.model_wires import PAY, Event, chat, chunk, fragment, heard, messages
 from tests.unit.test_model_prompt import call, context, made
 
 
@@ -73,3 +75,61 @@ def test_opaque_parts_go_back_where_they_stood(wire: Wire) -> None:
         said = body["messages"][1]["content"] if wire is Wire.MESSAGES else body["input"][1:-2]
         told = [one if one in PARTS[wire] else one.get("id", one.get("call_id", "text")) for one in said]
         assert told == [first, "text", second, "c00001001", third, "c00001000"]
+
+
+SIGNED = {"google": {"thought_signature": "sig-a"}}
+THOUGHT: list[tuple[list[Event], dict[str, Any]]] = [
+    ([{"reasoning_content": "I "}, {"reasoning_content": "look."}], {"reasoning_content": "I look."}),
+    ([{"reasoning_content": ""}], {"reasoning_content": ""}),
+    ([{"reasoning": "I "}, {"reasoning": "look."}], {"reasoning": "I look."}),
+    ([{"extra_content": SIGNED}], {"extra_content": SIGNED}),
+    (  # the blocks say what the text says, each piece of them under index 0
+        [
+            {"reasoning": "I ", "reasoning_details": [{"type": "reasoning.text", "text": "I ", "index": 0}]},
+            {"reasoning": "look.", "reasoning_details": [{"type": "reasoning.text", "text": "look."}]},
+            {"reasoning_details": [{"type": "reasoning.text", "signature": "s", "text": ""}]},
+            {"reasoning_details": [{"type": "reasoning.text", "text": "On.", "index": 0}]},
+            {"reasoning_details": [{"type": "reasoning.encrypted", "data": "x", "id": "r1"}]},
+            {"reasoning_details": [{"type": "reasoning.encrypted", "data": "y", "id": "r2"}]},
+        ],
+        {
+            "reasoning_details": [
+                {"type": "reasoning.text", "text": "I look.", "index": 0, "signature": "s"},
+                {"type": "reasoning.text", "text": "On.", "index": 0},
+                {"type": "reasoning.encrypted", "data": "x", "id": "r1"},
+                {"type": "reasoning.encrypted", "data": "y", "id": "r2"},
+            ]
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(("deltas", "told"), THOUGHT)
+def test_what_a_model_of_chat_thought_goes_back_under_the_name_it_had(
+    deltas: list[Event], told: dict[str, Any]
+) -> None:
+    signed = {**fragment(1, "pay", "{}", "two"), "extra_content": SIGNED}
+    late: Event = {"index": 0, "extra_content": {"google": {"thought_signature": "sig-b"}}}
+    events = [*(chunk(**delta) for delta in deltas), *chat([PAY])[:-2], chunk(signed), chunk(late)]
+    answer = heard(Wire.CHAT, [*events, chunk(stop="tool_calls")])
+    assert len(answer.calls) == 2
+    raw = json.loads(json.dumps([dict(part) for part in answer.parts]))
+    turns = (TurnView(1, "", None, str(Wire.CHAT), "m", tuple(raw)),)
+    calls = (call(1, 0), call(1, 1), call(2, 0))
+    said = [m for m in made(Wire.CHAT, context(*calls, turns=turns)).body["messages"] if "tool_calls" in m]
+    assert {name: said[0][name] for name in said[0] if name not in ("role", "content", "tool_calls")} == told
+    signs = [one.get("extra_content") for one in said[0]["tool_calls"]]
+    assert signs == [late["extra_content"], SIGNED]
+    # A turn that thought nothing says so to a model that thinks.
+    assert said[1].get("reasoning_content") == ("" if "reasoning_content" in told else None)
+    other = (TurnView(1, "", None, str(Wire.CHAT), "another", tuple(raw)),)
+    assert "sig-" not in json.dumps(made(Wire.CHAT, context(*calls, turns=other)).body)
+
+
+@pytest.mark.parametrize("wire", list(Wire))
+def test_call_ids_are_of_nine_letters_and_digits_and_no_two_are_alike(wire: Wire) -> None:
+    places = [(1, 0), (1, 1), (1, 35), (1, 36), (36, 0), (36**2 + 5, 127), (99_999, 46_655)]
+    body = json.dumps(made(wire, context(*(call(*place) for place in places))).body)
+    found = re.findall(r'"(?:id|call_id)": "(.*?)"', body)
+    assert len({*found}) == len(places)
+    assert all(re.fullmatch(r"[A-Za-z0-9]{9}", one) for one in found)

@@ -1,4 +1,9 @@
-"""Chat Completions: a reply as the body and as the stream that OpenAI-compatible servers send. PURE."""
+"""Chat Completions: a reply as the body and as the stream that OpenAI-compatible servers send. PURE.
+
+What a model thinks is told in all the ways that such servers have: as a text (`reasoning_content`), sealed
+for the answer (`reasoning_details`, each with the number of what it stands before), and sealed for a call
+(`extra_content`).
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,7 @@ from typing import Any, Final
 from fencepost_ops.sandbox import provider_replies as replies
 from fencepost_ops.sandbox.provider_replies import Call, Piece, Reply, Usage, fragments
 from fencepost_ops.sandbox.provider_sse import MADE, deltas, unnamed
+from fencepost_ops.sandbox.provider_thoughts import Thought, thoughts
 
 _STOPS: Final = {
     replies.TOOL: "tool_calls",
@@ -34,16 +40,37 @@ def body(reply: Reply) -> dict[str, Any]:
     """The whole answer."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     message["refusal"] = reply.refusal or None
+    if thought := _thoughts(reply):
+        message |= {"reasoning_content": "".join(one.text for _, one in thought)}
+        message["reasoning_details"] = [one.detail(number) for number, one in thought]
     if reply.calls:
         message["tool_calls"] = [
-            {"id": c.id, "type": "function", "function": {"name": c.name, "arguments": c.arguments}}
-            for c in reply.calls
+            {
+                "id": c.id,
+                "type": "function",
+                "function": {"name": c.name, "arguments": c.arguments},
+                **_signed(reply, n),
+            }
+            for n, c in enumerate(reply.calls)
         ]
     stop = _STOPS.get(reply.stop, reply.stop)
     choice = {"index": 0, "finish_reason": stop, "logprobs": None, "message": message}
     made = {"id": reply.id, "object": "chat.completion", "created": MADE, "model": reply.model}
     usage = {} if reply.usage is None else {"usage": _usage(reply.usage)}
     return {**made, "choices": [choice], **usage}
+
+
+def _thoughts(reply: Reply) -> list[tuple[int, Thought]]:
+    """Each thought, and the number of the part that it stands before."""
+    said = [("said", reply.text)] if reply.text else []
+    parts = said + [("call", call.name) for call in reply.calls]
+    return [(n, one) for n, one in enumerate(thoughts(reply, parts)) if one is not None]
+
+
+def _signed(reply: Reply, call: int) -> dict[str, Any]:
+    number = call + bool(reply.text)
+    seals = [one.seal for n, one in _thoughts(reply) if n == number]
+    return {"extra_content": {"google": {"thought_signature": seals[0]}}} if seals else {}
 
 
 def _chunk(reply: Reply, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
@@ -58,12 +85,16 @@ def _call(reply: Reply, number: int, call: Call | None, arguments: str) -> dict[
     if call is None:
         return {**told, "function": {"arguments": arguments}}
     function = {"name": call.name, "arguments": arguments}
-    return {**told, "id": call.id, "type": "function", "function": function}
+    return {**told, "id": call.id, "type": "function", "function": function, **_signed(reply, number)}
 
 
 def events(reply: Reply, *, usage: bool) -> Iterator[Piece]:
     """The stream; `usage`: with the tokens at its end."""
     yield Piece(_chunk(reply, {"role": "assistant", "content": ""}), "start")
+    for number, thought in _thoughts(reply):
+        for piece in fragments(thought.text):
+            yield Piece(_chunk(reply, {"reasoning_content": piece}))
+        yield Piece(_chunk(reply, {"reasoning_details": [thought.detail(number)]}))
     for piece in fragments(reply.text):
         yield Piece(_chunk(reply, {"content": piece}))
     for piece in fragments(reply.refusal):

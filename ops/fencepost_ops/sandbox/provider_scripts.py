@@ -8,7 +8,7 @@
 Arguments are an object, whose references are filled in from the request, or text, sent as it is. A turn may
 also be a list of calls, or what a planner's script has: `proposals` (with `tool` and `call_id`) or `finish`
 (said as JSON); `thoughts` are what the model thinks before each thing that it says or calls (empty: nothing).
-`turns_from` is a path in the input the model was given, where its turns are. After its last turn a model says
+`nine` is a model that takes call ids of nine letters and digits only, as Mistral's do. `turns_from` is a path in the input the model was given, where its turns are. After its last turn a model says
 `last` ("Done."). Which turn is asked for follows from the request alone. PURE.
 """
 
@@ -23,10 +23,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from fencepost_ops.sandbox.provider_replies import END, TOOL, Call, Reply, Usage
-from fencepost_ops.sandbox.provider_transcript import Asked
+from fencepost_ops.sandbox.provider_transcript import CHAT, Asked
 from fencepost_ops.sandbox.standing import draw
 
-_KEYS: Final = frozenset({"turns", "turns_from", "last", "usage", "latency", "limits"})
+_KEYS: Final = frozenset({"turns", "turns_from", "last", "usage", "latency", "limits", "nine"})
+_NINE: Final = re.compile(r"[a-zA-Z0-9]{9}")
 _P99: Final = statistics.NormalDist().inv_cdf(0.99)
 
 
@@ -85,6 +86,7 @@ class Script:
     usage: Mapping[str, int] = field(default_factory=dict)
     latency: Latency = field(default_factory=Latency)
     limits: Limits = field(default_factory=Limits)
+    nine: bool = False
 
 
 def parse(name: str, wire: Any) -> Script:
@@ -103,6 +105,7 @@ def parse(name: str, wire: Any) -> Script:
         usage=_numbers(name, "usage", wire, Usage),
         latency=_latency(name, wire.get("latency", {})),
         limits=Limits(**_numbers(name, "limits", wire, Limits)),
+        nine=wire.get("nine") is True,
     )
 
 
@@ -177,6 +180,10 @@ def reply(script: Script, asked: Asked, number: int) -> Reply:
         row: Mapping[str, Any] = {"text": script.last, "calls": []}
     else:
         row = turns[asked.turn - 1]
+    _remembered(asked, turns)
+    odd = [item.id for item in asked.items if item.id and not _NINE.fullmatch(item.id)]
+    if script.nine and odd:
+        raise Unscripted(f"Tool call id was {odd[0]} but must be a-z, A-Z, 0-9, with a length of 9")
     filled = _Filled(asked, turns)
     calls = tuple(
         Call(
@@ -202,6 +209,13 @@ def reply(script: Script, asked: Asked, number: int) -> Reply:
         usage=usage,
         thoughts=tuple(map(str, row.get("thoughts", ()))),
     )
+
+
+def _remembered(asked: Asked, turns: Sequence[Mapping[str, Any]]) -> None:
+    """On Chat a model has to be told what it thought; elsewhere only that it comes in its place. Unscripted."""
+    thought = [one for row in turns[: asked.turn - 1] for one in row.get("thoughts", ()) if one]
+    if asked.wire == CHAT and asked.thoughts < len(thought):
+        raise Unscripted("the reasoning_content in the thinking mode must be passed back to the API")
 
 
 def _wire_name(name: str, tools: Sequence[str]) -> str:

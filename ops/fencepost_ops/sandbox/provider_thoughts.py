@@ -44,6 +44,10 @@ class Thought:
         named = {"type": "reasoning", "id": f"rs_{self.seal[:16]}", "summary": []}
         return {**named, "encrypted_content": self.data}
 
+    def detail(self, number: int) -> dict[str, Any]:
+        """As OpenRouter has it, before what has this number in its answer."""
+        return {"type": "reasoning.encrypted", "data": self.data, "index": number, "format": "sealed-v1"}
+
 
 def opened(data: str) -> Thought:
     """The thought in such a text. ValueError for any other."""

@@ -53,6 +53,8 @@ class Asked:
     items: tuple[Item, ...]
     tools: tuple[str, ...]
     body: Mapping[str, Any]
+    thoughts: int = 0
+    """How many of the model's thoughts came back."""
 
     @cached_property
     def turns(self) -> tuple[tuple[Item, ...], ...]:
@@ -69,8 +71,13 @@ class Asked:
 
     @property
     def turn(self) -> int:
-        """Which turn is asked for, from 1."""
-        return len(self.turns) + 1
+        """Which turn is asked for, from 1; the last one still where it was paused, and is to go on."""
+        return len(self.turns) + (not self.goes_on)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the model is to go on with what it has said last."""
+        return bool(self.items) and self.items[-1].of_model
 
     @cached_property
     def results(self) -> Mapping[str, str]:
@@ -116,9 +123,10 @@ def read(wire: str, body: Any, headers: Mapping[str, str]) -> Asked:
     for name in tools:
         if _NAME.fullmatch(name) is None:
             raise Malformed(f"tools: the name {name!r} does not match {_NAME.pattern}")
-    items = _without_thoughts(model, items)
-    _check_pairs(items)
-    return Asked(wire, model, body.get("stream") is True, system, tuple(items), tools, body)
+    kept = _without_thoughts(model, items)
+    _check_pairs(kept)
+    thoughts = len(items) - len(kept)
+    return Asked(wire, model, body.get("stream") is True, system, tuple(kept), tools, body, thoughts)
 
 
 def _thought(data: str) -> Item:
@@ -231,15 +239,29 @@ def _chat(body: Mapping[str, Any]) -> tuple[str, list[Item]]:
         elif role == "tool":
             items.append(Item("result", text, message["tool_call_id"]))
         elif role == "assistant":
-            items += [Item("said", text)] if text else []
-            for call in message.get("tool_calls") or ():
-                function = call["function"]
-                items.append(Item("call", function["arguments"], call["id"], function["name"]))
+            items += _chat_turn(message, text)
         elif role == "user":
             items.append(Item("user", text))
         else:
             raise Malformed(f"messages: unknown role {role!r}")
     return "\n".join(filter(None, system)), items
+
+
+def _chat_turn(message: Mapping[str, Any], text: str) -> Iterator[Item]:
+    """What the model said, each thought before what it stood before; each is told in all of its ways."""
+    thoughts = {one["index"]: _thought(one["data"]) for one in message.get("reasoning_details") or ()}
+    if (message.get("reasoning_content") or "") != "".join(one.text for one in thoughts.values()):
+        raise Malformed("the reasoning_content in the thinking mode must be passed back to the API")
+    calls = message.get("tool_calls") or ()
+    said = [Item("said", text)] if text else []
+    for number, call in enumerate(calls, len(said)):
+        signed = call.get("extra_content", {}).get("google", {}).get("thought_signature")
+        if signed != (thoughts[number].id if number in thoughts else None):
+            raise Malformed(f"function call {call['id']} is missing its thought_signature, or has another's")
+    parts = [(one["function"]["arguments"], one["id"], one["function"]["name"]) for one in calls]
+    for number, item in enumerate([*said, *(Item("call", *part) for part in parts)]):
+        yield from [thoughts[number]] if number in thoughts else []
+        yield item
 
 
 def _messages(body: Mapping[str, Any]) -> tuple[str, list[Item]]:

@@ -96,7 +96,11 @@ class _Thoughts:
         texts = {name: pieces.text for name, pieces in self._texts.items()}
         if texts.get("reasoning_content") or self._lists:
             texts.pop("reasoning", None)
-        return {**{name: text for name, text in texts.items() if text}, **self._lists, **self._signed} or texts
+        return {
+            **{name: text for name, text in texts.items() if text},
+            **self._lists,
+            **self._signed,
+        } or texts
 
 
 def _signed(facts: Facts, said: Mapping[str, Any]) -> dict[str, Any]:
