@@ -18,6 +18,8 @@ class Answer(StrEnum):
     ABSENT = "absent"
     UNCLEAR = "unclear"
     """No usable answer: unreachable, refused, still in progress, not understood."""
+    NOT_ASKED = "not_asked"
+    """The engine refuses to put the question its tool builds, and would refuse it again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Annotated, Any, Final, Generic, Literal, TypeVar, get_args, get_origin
 
-from pydantic import BaseModel, GetCoreSchemaHandler, PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import (
+    BaseModel,
+    GetCoreSchemaHandler,
+    PlainSerializer,
+    PlainValidator,
+    Secret,
+    SecretBytes,
+    SecretStr,
+    WithJsonSchema,
+)
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError, core_schema
 
 from fencepost.clock import parse_rfc3339, rfc3339
@@ -233,3 +243,60 @@ def parts_of(value: object) -> Iterator[object]:
     elif is_dataclass(value) and not isinstance(value, type):
         for one in fields(value):
             yield from parts_of(getattr(value, one.name))
+
+
+# -- what is not written as it is --
+
+
+def is_masked(value: object) -> bool:
+    """Whether it is written as stars."""
+    return isinstance(value, SecretStr | SecretBytes | Secret)
+
+
+def is_excluded(info: FieldInfo) -> bool:
+    """Whether a model leaves this field out of what it writes, always or at times."""
+    return bool(info.exclude) or info.exclude_if is not None
+
+
+def withheld(value: object) -> str | None:
+    """The path of the first thing in it that is masked or excluded when written; None if all is told."""
+    if isinstance(value, BaseModel):
+        fields_of = type(value).model_fields
+        for name, item in value:
+            if name in fields_of and is_excluded(fields_of[name]):
+                return name
+            if (inner := withheld(item)) is not None:
+                return f"{name}.{inner}".rstrip(".")
+        return None
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list | tuple | set | frozenset):
+        return next((inner for item in value if (inner := withheld(item)) is not None), None)
+    return "" if is_masked(value) else None
+
+
+def without_withheld(value: object) -> None:
+    """Take out of what was read back each field that was not written as it was: reading it is an error."""
+    if isinstance(value, BaseModel):
+        lost = {name for name, info in type(value).model_fields.items() if is_excluded(info)}
+        lost |= {name for name, item in value if not isinstance(item, BaseModel) and holds_masked(item)}
+        keep_only(value, type(value).model_fields.keys() - lost)
+        for _, item in value:
+            without_withheld(item)
+    elif isinstance(value, dict):
+        without_withheld(list(value.values()))
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            without_withheld(item)
+
+
+def keep_only(model: BaseModel, names: Container[str]) -> None:
+    """Take out of a model all fields but these; to read one that is out is an AttributeError."""
+    for name in type(model).model_fields:
+        if name not in names:
+            model.__dict__.pop(name, None)
+
+
+def holds_masked(value: object) -> bool:
+    """Whether anything in it is written as stars."""
+    return any(map(is_masked, parts_of(value)))

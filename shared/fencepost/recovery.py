@@ -8,7 +8,8 @@ The order is fixed, and the first rule that has an answer gives it:
    else it ends badly; one attempt's evidence says nothing about the others;
 4. a read is repeated, or fails without harm;
 5. a lookup: absence counts only for the instant it was asked, and only once nothing sent before can still
-   land or still be invisible; then the call is repeated or fails. Until then: wait, and ask again;
+   land or still be invisible; then the call is repeated or fails. Until then: wait, and ask again. One that
+   the engine refuses to put is asked once;
 6. a downstream that dedupes is sent the same request under the same key, well inside its window;
 7. a natural tool is repeated when everything sent is quiet, if no later call has set its resource since;
 8. everything else goes to a person.
@@ -147,6 +148,8 @@ def _lookup(facts: Facts) -> Decision | None:
         return _ask(facts)
     if answer.answer is Answer.UNCLEAR:
         return _ask_later(facts, answer)
+    if answer.answer is Answer.NOT_ASKED:
+        return None
     if _absence_proved(facts):
         return Repeat() if _repeat_after_absence(facts) else Fail("the lookup proved the key absent")
     proof_from = _absence_provable_from(facts)
@@ -289,6 +292,8 @@ def _lost_for_good(facts: Facts) -> bool:
 
 
 def _why_nobody_else(facts: Facts) -> str:
+    if facts.lookup is not None and facts.lookup.answer is Answer.NOT_ASKED:
+        return f"its lookup cannot be asked: {facts.lookup.detail}"
     if _past(facts):
         return "the reconciliation deadline has passed"
     if facts.attempts < 1:

@@ -7,21 +7,24 @@ shown, approved and sent is one thing. Of a free-form `python` tool only the arg
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date, datetime
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from enum import Enum, StrEnum
 from functools import cached_property
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, Literal
 from uuid import UUID
 
 from pydantic import BaseModel, ValidationError
 
-from fencepost.canonical import digest
+from fencepost.canonical import CanonicalError, digest, encode
 from fencepost.clock import rfc3339
 from fencepost.contracts import Contract, Effect, Natural
 from fencepost.contracts.carriers import KeyCarrier
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
-from fencepost.fields import TenantId
+from fencepost.fields import TenantId, decimal_text, is_masked, keep_only, withheld, without_withheld
 from fencepost.joins import Join
 from fencepost.mcp import Remote, ToolCall
 from fencepost.money import Money
@@ -94,9 +97,10 @@ class Absent:
 
 @dataclass(frozen=True)
 class Unclear:
-    """The lookup gave no answer that can be used; it is asked again later."""
+    """The lookup gave no answer that can be used; it is asked again later, unless it can never be `asked`."""
 
     detail: str = ""
+    asked: bool = True
 
 
 LookupResult = Found | Absent | Unclear
@@ -109,6 +113,7 @@ class Proposal:
 
     `arguments` is JSON text as a model wrote it, a mapping, or a pydantic model (kept as its JSON value).
     `call_id` is a label to find the result by, never a key. `required` is ignored: the tool says it.
+    ValueError for a model that would be written as something else than it holds: masked, excluded, rounded.
     """
 
     tool: str
@@ -119,7 +124,7 @@ class Proposal:
 
     def __post_init__(self) -> None:
         if isinstance(self.arguments, BaseModel):
-            object.__setattr__(self, "arguments", self.arguments.model_dump(mode="json", by_alias=True))
+            object.__setattr__(self, "arguments", _written(self.arguments))
 
 
 @dataclass(frozen=True)
@@ -342,11 +347,21 @@ class Tool:
     def compensation(self, args: BaseModel, result: str | None, receipt: str | None) -> Proposal:
         """The proposal that offsets an effect, from its stored result text or else from its receipt.
 
-        UsageError without a compensation or a result to rebuild; `compensate` may raise as well.
+        UsageError without a compensation or a result to rebuild, and for a field of the result that is not
+        kept: masked, excluded, or told by nobody. `compensate` may raise as well.
         """
         if self.compensate is None:
             raise UsageError(f"tool {self.name} has no compensation")
-        return self.compensate(args, self._rebuilt(result, receipt))
+        try:
+            return self.compensate(args, self._rebuilt(result, receipt))
+        except AttributeError as error:
+            if not isinstance(error.obj, BaseModel) or error.name not in type(error.obj).model_fields:
+                raise
+            raise UsageError(
+                f"the compensation of {self.name} reads {error.name} of its result, which is not kept: it is"
+                " masked (SecretStr), excluded (exclude=True), or nobody told it; declare as a plain field"
+                " what is needed to offset"
+            ) from None
 
     def _rebuilt(self, result: str | None, receipt: str | None) -> Any:
         bare = {self.receipt if isinstance(self.receipt, str) else "id": receipt}
@@ -355,12 +370,35 @@ class Tool:
         for candidate in (result, json.dumps(bare)):
             if candidate is not None:
                 try:
-                    return self.returns.model_validate_json(candidate)
+                    read = self.returns.model_validate_json(candidate)
                 except ValidationError:
                     continue
+                if candidate is not result:  # a default would be an answer that nobody gave
+                    keep_only(read, read.model_fields_set)
+                without_withheld(read)
+                return read
         raise UsageError(
             f"the result of {self.name} cannot be rebuilt from what is stored, so it cannot be offset"
         )
+
+
+def _written(arguments: BaseModel) -> dict[str, Any]:
+    written = arguments.model_dump(mode="json", by_alias=True, exclude_computed_fields=True)
+    changed = withheld(arguments)
+    if changed is None:
+        try:
+            read = type(arguments).model_validate_json(json.dumps(written))
+        except ValueError:
+            return written  # step 1 refuses it, and says why
+        names = type(arguments).model_fields
+        changed = next((name for name in names if getattr(read, name) != getattr(arguments, name)), None)
+    if changed is not None:
+        raise ValueError(
+            f"argument {changed} of {type(arguments).__name__} is not written as what it is (masked, excluded"
+            " or changed by its serializer), so another value would be sent; make it a plain field, or a"
+            " SecretRef"
+        )
+    return written
 
 
 def load_result(text: str) -> Any:
@@ -374,7 +412,8 @@ def load_result(text: str) -> Any:
 def operation_key(tenant: str, scope: str, tool: str, parts: Sequence[object]) -> str:
     """The key of one business intent, 64 hex digits: equal intents are equal across attempts, turns and runs.
 
-    The tool's version is left out on purpose. CanonicalError for parts that have no canonical form (floats).
+    The tool's version is left out on purpose. CanonicalError for parts that have no one text (floats, models,
+    what is masked). A decimal is its digits, a duration its microseconds, bytes their hex digits.
     """
     return digest("fencepost.operation.v1", [tenant, scope, tool, *map(_part, parts)])
 
@@ -386,15 +425,54 @@ def compensation_key(operation: str) -> str:
 
 def _part(value: object) -> Any:
     match value:
+        case None | bool() | int() | str() if not isinstance(value, Enum):
+            return value
         case Enum():
             return _part(value.value)
-        case UUID() | TenantId():
+        case UUID() | TenantId() | IPv4Address() | IPv6Address():
             return str(value)
         case SecretRef():
             return value.name
         case datetime():
             return rfc3339(value)
-        case date():
+        case date() | time():
             return value.isoformat()
+        case Decimal() if value.is_finite():
+            return decimal_text(value)
+        case timedelta():
+            return f"{value // timedelta(microseconds=1)}us"
+        case bytes():
+            return value.hex()
+        case PurePath():
+            return value.as_posix()
+        case list() | tuple():
+            return [_part(item) for item in value]
+        case set() | frozenset():
+            return sorted(map(_part, value), key=encode)
+        case dict():
+            return {_key(name): _part(item) for name, item in value.items()}
         case _:
-            return value
+            raise CanonicalError(
+                "type", "$", f"{_kind(value)} has no one text to name an intent by{_cure(value)}"
+            )
+
+
+def _key(name: object) -> str:
+    said = _part(name)
+    return said if isinstance(said, str) else encode(said).decode()
+
+
+def _kind(value: object) -> str:
+    return f"{value}" if isinstance(value, Decimal) else f"a {type(value).__name__}"
+
+
+def _cure(value: object) -> str:
+    match value:
+        case float():
+            return "use integer minor units, a Decimal, or text of one format"
+        case BaseModel():
+            return "name its fields one by one"
+        case _ if is_masked(value):
+            return "what is masked is named by a SecretRef"
+        case _:
+            return "turn it into text or integers that are equal exactly where the intents are"

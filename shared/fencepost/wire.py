@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from fencepost import outbound
 from fencepost.canonical import digest
+from fencepost.fields import holds_masked
 from fencepost.outbound import OutboundRefused
 from fencepost.secrets import PLACEHOLDER, WIRE, placeheld
 
@@ -216,7 +217,14 @@ class Request:
 
 
 def _pairs(values: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    for name, value in (values or {}).items():
+        _plainly(value, name)
     return tuple((name, str(value)) for name, value in (values or {}).items())
+
+
+def _plainly(value: object, name: str) -> None:
+    if holds_masked(value):
+        raise ValueError(f"{name} holds what is masked (SecretStr), so that stars would be sent for it")
 
 
 def _json_body(value: object, headers: Mapping[str, str] | None) -> tuple[tuple[tuple[str, str], ...], bytes]:
@@ -224,6 +232,7 @@ def _json_body(value: object, headers: Mapping[str, str] | None) -> tuple[tuple[
     if value is None:
         return pairs, b""
     if isinstance(value, BaseModel):
+        _plainly(value, type(value).__name__)
         value = value.model_dump(mode="json", by_alias=True, context=WIRE)
     compact: Any = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False}
     body = json.dumps(value, default=placeheld, **compact).encode()

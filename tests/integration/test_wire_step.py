@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel
 
 from fencepost import App, Context, Contract, Dedupes, Effect, Lookup, Proposal, Request, Turn
-from fencepost.contracts import FirstFailure
+from fencepost.contracts import FirstFailure, Never
 from fencepost.outcomes import Answered
 from fencepost.states import Queue
 from fencepost.tools import LookupResult, Response, Unclear
@@ -162,6 +162,27 @@ def test_a_lookup_at_another_address_than_the_request_went_to_proves_nothing(til
         f"the dependency's address has changed: the request went to {was}, the lookup would ask {asks}"
     )
     assert till.shop.states() == ["UNKNOWN"]
+
+
+def test_a_lookup_that_the_engine_refuses_is_asked_once(till: Till) -> None:
+    registry = till.shop.worker.app.registry
+    pay = registry["bank.pay", 1]
+    registry["bank.pay", 1] = replace(
+        pay,
+        lookup=lambda _args, key: Request.get(f"/payments?key={key}"),
+        contract=replace(pay.contract, repeat=Never()),
+    )
+    with till.server(raw(b"")) as server:
+        till.shop.planned("a")
+        till.step(Queue.DISPATCHER)
+        till.step(Queue.RECONCILER)
+        assert till.shop.states() == ["NEEDS_REPAIR"]
+        assert len(server.requests) == 1
+    (answer,) = (json.loads(e["lookup"]) for e in till.events("ToolLookupRecorded"))
+    (asked,) = till.events("RepairRequested")
+    assert answer["answer"] == "not_asked"
+    assert "hold no '?'" in asked["reason"]
+    assert asked["reason"].endswith("mend the lookup of bank.pay, then --ask-again")
 
 
 def test_a_deploy_that_words_the_request_differently_repeats_the_stored_bytes(

@@ -175,6 +175,13 @@ class TestAsking:
         late = recover(replace(unclear, reconcile_until=NOW))
         assert late == Repair("the lookup stayed unclear until the reconciliation deadline")
 
+    def test_a_lookup_that_the_engine_refuses_is_asked_once(self) -> None:
+        told = LookupAnswer(Answer.NOT_ASKED, NOW, detail="path '/a?b' must hold no '?'")
+        refused = facts(has_lookup=True, asks=1, lookup=told)
+        assert recover(refused) == Repair("its lookup cannot be asked: path '/a?b' must hold no '?'")
+        keyed = replace(refused, contract=Contract(repeat=DEDUPES, settle=SETTLE))
+        assert recover(keyed) == Repeat()
+
 
 class TestRepeats:
     DEDUPING = Contract(repeat=DEDUPES, settle=SETTLE)

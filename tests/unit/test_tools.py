@@ -1,20 +1,23 @@
 import dataclasses
 import json
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import StrEnum
+from ipaddress import ip_address
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, SecretStr, computed_field, field_serializer
 
 from fencepost.canonical import CanonicalError
 from fencepost.contracts import Contract, Effect, Natural
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import NotApplied, UsageError
+from fencepost.outcomes import result_text
 from fencepost.tools import (
     PER_PROPOSAL,
     CallView,
@@ -163,9 +166,45 @@ def test_an_operation_key_tells_numbers_from_text_and_takes_common_types() -> No
         assert operation_key("t", "s", "n", (value,)) == operation_key("t", "s", "n", (text,))
 
 
-@pytest.mark.parametrize("part", [1.5, Decimal(1), b"x", object(), float("nan"), "\ud800", 2**60])
-def test_a_part_without_an_exact_text_is_refused(part: object) -> None:
-    with pytest.raises(CanonicalError):
+@pytest.mark.parametrize(
+    ("one", "same", "other"),
+    [
+        (Decimal("12.50"), Decimal("12.5"), Decimal("12.51")),
+        (timedelta(hours=24), timedelta(days=1), timedelta(days=1, microseconds=1)),
+        (b"x", b"x", b"y"),
+        (PurePosixPath("a/b"), PurePosixPath("a//b"), PurePosixPath("a/c")),
+        (time(8, 30), time(8, 30), time(8, 30, 1)),
+        (ip_address("::1"), ip_address("0:0::1"), ip_address("::2")),
+        (frozenset({"b", "a"}), {"a", "b"}, {"a"}),
+        ({"at": date(2026, 1, 2), 1: Colour.RED}, {1: "red", "at": "2026-01-02"}, {1: "red"}),
+        ((Decimal("1.0"), [UUID(int=5)]), [Decimal(1), (UUID(int=5),)], [Decimal(1)]),
+    ],
+)
+def test_a_part_is_what_it_means(one: object, same: object, other: object) -> None:
+    key = operation_key("t", "s", "n", (one,))
+    assert key == operation_key("t", "s", "n", (same,)) != operation_key("t", "s", "n", (other,))
+
+
+class Hidden(BaseModel):
+    id: SecretStr
+
+
+@pytest.mark.parametrize(
+    ("part", "cure"),
+    [
+        (1.5, "minor units"),
+        ([{"x": 1.5}], "minor units"),
+        (Decimal("nan"), "NaN has no one text"),
+        (object(), "turn it into text"),
+        (float("nan"), "minor units"),
+        ("\ud800", "half a character"),
+        (2**60, "not exact"),
+        (Debit(order_id="o", amount=1), "name its fields"),
+        (SecretStr("x"), "SecretRef"),
+    ],
+)
+def test_a_part_without_an_exact_text_is_refused(part: object, cure: str) -> None:
+    with pytest.raises(CanonicalError, match=cure):
         operation_key("t", "s", "n", (part,))
 
 
@@ -310,3 +349,68 @@ def test_a_dependency_that_could_not_work_is_refused(arguments: dict[str, Any], 
 def test_a_scope_is_a_service_and_an_account() -> None:
     assert DependencySpec("wallet", account="eu").scope == "wallet/eu"
     assert debit.tool.scope == "wallet/default"
+
+
+# What is not written as it is
+
+
+class Kept(BaseModel):
+    id: str
+    bank: SecretStr | None = None
+    inner: list[Hidden] = []
+    left_out: str | None = Field(default=None, exclude=True)
+    optional: str | None = None
+
+
+def _offset(reads: str, kept: Kept, *, text: str | None = "stored") -> Proposal:
+    tool = dataclasses.replace(
+        debit.tool,
+        returns=Kept,
+        compensate=lambda _args, result: Proposal("back", {"id": eval(f"result.{reads}")}),  # noqa: S307
+    )
+    stored = result_text(kept) if text else None
+    return tool.compensation(Debit(order_id="o", amount=1), stored, "r-1")
+
+
+@pytest.mark.parametrize("reads", ["bank", "inner[0].id", "left_out"])
+def test_what_a_result_does_not_keep_is_never_read_by_its_compensation(reads: str) -> None:
+    kept = Kept(id="d-1", bank=SecretStr("b"), inner=[Hidden(id=SecretStr("h"))], left_out="x")
+    assert _offset("id", kept).arguments == {"id": "d-1"}
+    assert _offset("optional", kept).arguments == {"id": None}
+    with pytest.raises(UsageError, match="of its result, which is not kept"):
+        _offset(reads, kept)
+
+
+def test_a_default_is_no_answer_where_only_the_receipt_is_known() -> None:
+    assert _offset("id", Kept(id="d-1"), text=None).arguments == {"id": "r-1"}
+    with pytest.raises(UsageError, match="reads optional of its result, which is not kept"):
+        _offset("optional", Kept(id="d-1"), text=None)
+
+
+class Starred(BaseModel):
+    id: str
+
+    @field_serializer("id")
+    def _starred(self, value: str) -> str:
+        return "*" * len(value)
+
+
+class Summed(BaseModel):
+    amount: int
+
+    @computed_field
+    def double(self) -> int:
+        return 2 * self.amount
+
+
+def test_a_proposal_never_holds_stars_for_an_argument() -> None:
+    for lost in (Hidden(id=SecretStr("x")), Kept(id="a", left_out="x"), Starred(id="abc")):
+        with pytest.raises(ValueError, match="is not written as what it is"):
+            Proposal("t", lost)
+    assert Proposal("t", Summed(amount=2)).arguments == {"amount": 2}
+    for send in (
+        lambda: Request.post("/x", json=Hidden(id=SecretStr("x"))),
+        lambda: Request.get("/x", query={"id": SecretStr("x")}),
+    ):
+        with pytest.raises(ValueError, match="stars would be sent"):
+            send()

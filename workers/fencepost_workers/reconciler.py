@@ -6,6 +6,8 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
+from pydantic import BaseModel
+
 from fencepost import commands as c
 from fencepost.errors import FaultInjected
 from fencepost.ledger.reads import Prepared
@@ -15,7 +17,7 @@ from fencepost.outcomes import Answered, Sent, classify_lookup, result_text, ret
 from fencepost.recovery import Answer, LookupAnswer
 from fencepost.states import Queue
 from fencepost.testing import fault
-from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Unclear
+from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Tool, Unclear
 from fencepost_workers import redaction
 from fencepost_workers.attempts import (
     attempt,
@@ -85,13 +87,15 @@ class Reconciler(Role):
             return await memory.looked_up(self.worker, tool, call, held.remaining(order.timeout)), {}
         try:
             args = tool.read_arguments(call.arguments)
-            question = tool.lookup_request(args, call.operation or "")
+            question = _question(tool, args, call.operation or "")
             headers = tool.dependency.sent_headers()
             secrets = await secrets_of(self, tool, args, call, held.remaining(order.timeout))
             credentials = Credentials.of(tool.dependency, (*secrets.values, *mcp.told(tool.dependency)))
             redaction.learn(credentials)
             asked = secrets.put(question)
             allowed = tool.dependency.outbound()
+        except _Refused as refusal:
+            return Unclear(str(refusal), asked=False), {}
         except Exception as error:  # noqa: BLE001 - the lookup function is the application's code
             return Unclear(told(error)), {}
         if (why := _elsewhere(call.request, question)) is not None:
@@ -126,6 +130,17 @@ class Reconciler(Role):
         fault("reconcile.after_record")
 
 
+class _Refused(Exception):
+    """The engine refuses the question that a lookup builds."""
+
+
+def _question(tool: Tool, args: BaseModel, key: str) -> StoredRequest:
+    try:
+        return tool.lookup_request(args, key)
+    except ValueError as error:  # a pure function builds the same again; a UsageError is a setting here
+        raise _Refused(f"{told(error)}; mend the lookup of {tool.name}, then --ask-again") from None
+
+
 def _heard(sent: Sent, now: datetime) -> dict[str, Any]:
     """How a question fared, for whoever judges its dependency."""
     if not isinstance(sent, Answered):
@@ -157,4 +172,5 @@ def _answer(order: c.Ask, found: LookupResult, result: c.Payload | None) -> Look
         return LookupAnswer(kind, order.asked_at, found.receipt, result.digest if result else None, "")
     if isinstance(found, Absent):
         return LookupAnswer(Answer.ABSENT, order.asked_at, None, None, "")
-    return LookupAnswer(Answer.UNCLEAR, order.asked_at, None, None, found.detail)
+    kind = Answer.UNCLEAR if found.asked else Answer.NOT_ASKED
+    return LookupAnswer(kind, order.asked_at, None, None, found.detail)
