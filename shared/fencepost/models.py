@@ -111,6 +111,10 @@ class Tokens:
         """All of them, each counted once."""
         return self.input + self.cache_read + self.cache_write + self.output
 
+    def __add__(self, other: Tokens) -> Tokens:
+        """Those of both."""
+        return Tokens(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
+
     def to_json(self) -> dict[str, int]:
         """As recorded."""
         return {name: getattr(self, name) for name in self.__slots__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,10 +34,11 @@ Answering = Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 @dataclass
 class Provider:
-    """A provider of one answer, and the heads of the requests it got."""
+    """A provider of one answer, and the heads and bodies of the requests it got."""
 
     url: str = ""
     heads: list[str] = field(default_factory=list)
+    bodies: list[dict[str, Any]] = field(default_factory=list)
 
     def model(self, wire: Wire, name: str = "m", **said: Any) -> ModelSpec:
         via = App("asked").dependency("provider", self.url)
@@ -58,6 +60,8 @@ async def provider(answer: Answering = unavailable) -> AsyncIterator[Provider]:
         serving.append(task)
         try:
             told.heads.append((await reader.readuntil(b"\r\n\r\n")).decode("latin-1"))
+            if size := re.search(r"content-length: (\d+)", told.heads[-1], re.IGNORECASE):
+                told.bodies.append(json.loads(await reader.readexactly(int(size[1]))))
             await answer(writer)
         finally:
             writer.close()

@@ -1,10 +1,10 @@
 """What every fault of a model provider comes to, on every wire: the table that `drill --models` holds us to.
 
 A cell says what the planner of a run is left with: the calls that were proposed, all of them and as they
-were written; a claim that all is done; an empty turn; or the code under which the answer counts as lost.
-Beside it stands what is charged: what the provider said it used, nothing, or the reservation where nobody
-knows; and the reason the run stops for, where asking again would be no use. Of a lost answer nothing becomes
-a call. PURE.
+were written, or all but one whose arguments are refused; a claim that all is done; an empty turn; or the code
+under which the answer counts as lost. Beside it stands what is charged: what the provider said it used,
+nothing, or the reservation where nobody knows; and the reason the run stops for, where asking again would be
+no use. Of a lost answer nothing becomes a call. PURE.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from typing import Any, Final
 from fencepost.models import Wire
 from fencepost.states import StopReason
 
-CALLS, CLAIM, EMPTY = "2 calls", "a claim", "an empty turn"
+CALLS, REFUSED, CLAIM, EMPTY = "2 calls", "1 call, 1 refused", "a claim", "an empty turn"
 USED, NOTHING, RESERVED = "used", "nothing", "reserved"
 NONE: Final = "none"
+PAUSES: Final = 8
+"""How often a paused answer is gone on with, at most."""
 RESPONSES, CHAT, MESSAGES = Wire.RESPONSES, Wire.CHAT, Wire.MESSAGES
 
 
@@ -42,6 +44,8 @@ class Row:
     """How long an answer is waited for, where none comes."""
     calls: bool = True
     """Whether the model proposes any."""
+    requests: int = 1
+    """How often the provider is asked."""
 
     @property
     def kind(self) -> str:
@@ -70,6 +74,7 @@ _BROKEN: Final = _all("connection_lost", RESERVED)
 _UNENDED: Final = _all("response_lost", RESERVED)
 _SILENT: Final = _all("timeout", RESERVED)
 _MALFORMED: Final = _all("malformed_turn")
+_REFUSED_ALONE: Final = _all(REFUSED)
 _FAILED: Final = StopReason.PLANNER_FAILED
 _REFUSED: Final = StopReason.REFUSED
 _TOO_LONG: Final = Outcome("context_exceeded", RESERVED, _FAILED)  # a 400, and not everybody's is free
@@ -120,10 +125,10 @@ _SPOILED: Final = (
     Row("truncated", _all("truncated")),
     Row("truncated_valid", _all("truncated")),
     Row("truncated_as_whole", _MALFORMED),
-    Row("duplicate_keys", _MALFORMED),
-    Row("nan", _MALFORMED),
-    Row("trailing", _MALFORMED),
-    Row("calls_at_end", _on(CHAT, MESSAGES, result="malformed_turn")),
+    Row("duplicate_keys", _REFUSED_ALONE),
+    Row("nan", _REFUSED_ALONE),
+    Row("trailing", _REFUSED_ALONE),
+    Row("calls_at_end", _on(CHAT, MESSAGES, result=CALLS)),  # as servers do that have one word for both
     Row("no_calls", _on(CHAT, MESSAGES, result="malformed_turn")),
 )
 _LABELS: Final = (
@@ -140,7 +145,13 @@ _ENDINGS: Final = (
     Row("words, and no call", _all(CLAIM), {"kind": NONE}, calls=False),
     Row("usage_missing", _all(CALLS, RESERVED)),
     Row("unknown_stop", _all("unknown_stop")),
-    Row("pause_turn", _on(MESSAGES, result="paused")),
+    Row("pause_turn", _on(MESSAGES, result=CALLS), requests=2),
+    Row(
+        "pause_turn, for ever",
+        _on(MESSAGES, result="paused"),
+        {"kind": "pause_turn", "count": 99},
+        requests=1 + PAUSES,
+    ),
     Row("refusal", _all("model_refused", stops=_REFUSED)),
     Row(
         "content_filter",  # Anthropic has one word for both

@@ -23,6 +23,8 @@ from pydantic import BaseModel
 from fencepost import App, Context, Contract, Effect, Request
 from fencepost.errors import Unreachable, UsageError
 from fencepost.models import Price, Wire
+from fencepost.proposals import Validated, validate
+from fencepost.tools import Proposal
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.drill import model_table as table
 from fencepost_ops.drill.model_table import Outcome, Row
@@ -35,6 +37,14 @@ WITHIN_S: Final = 20.0
 _SDKS: Final = ("openai", "anthropic")
 _WRITTEN: Final = ({"note": "first", "minor": 7}, {"note": "second", "minor": 120000})
 _SCRIPT: Final = [{"calls": [{"name": "notes.keep", "arguments": one} for one in _WRITTEN]}]
+
+
+_MEANT: Final = tuple(json.dumps(one, sort_keys=True, separators=(",", ":")) for one in _WRITTEN)
+_RESULTS: Final = {
+    _MEANT: table.CALLS,
+    (_MEANT[0], "refused"): table.REFUSED,
+    ("refused", _MEANT[1]): table.REFUSED,
+}
 
 
 _FIRST: Final = Row("first", {})
@@ -63,7 +73,7 @@ class Found:
         expected = self.row.on[self.wire]
         if self.outcome != expected:
             return f"expected {told(expected)}"
-        if (self.asked, self.retries) != (1, 0):
+        if (self.asked, self.retries) != (self.row.requests, 0):
             return f"{self.asked} requests, {self.retries} of them hidden"
         return ""
 
@@ -99,7 +109,7 @@ def try_models(rows: Sequence[Row] = table.TABLE) -> list[Found]:
 
 
 def _rule(row: Row, wire: Wire) -> dict[str, Any]:
-    return {"kind": row.kind, **row.rule, "contains": _marker(row, wire), "count": 1}
+    return {"kind": row.kind, "count": 1, **row.rule, "contains": _marker(row, wire)}
 
 
 def _marker(row: Row, wire: Wire) -> str:
@@ -172,10 +182,15 @@ async def _one(planner: Any, row: Row, wire: Wire) -> Outcome:
     except NoTurn as lost:
         return Outcome(lost.code, _charged(lost.spent), lost.stop)
     if turn.proposals:
-        written = [proposal.arguments for proposal in turn.proposals]
-        proposed = table.CALLS if written == [json.dumps(one) for one in _WRITTEN] else f"WRONG {written}"
-        return Outcome(proposed, _charged(turn.spent))
+        judged = [_judged(planner, n, one) for n, one in enumerate(turn.proposals)]
+        return Outcome(_RESULTS.get(tuple(judged), f"WRONG {judged}"), _charged(turn.spent))
     return Outcome(table.EMPTY if turn.finish is None else table.CLAIM, _charged(turn.spent))
+
+
+def _judged(planner: Any, number: int, proposal: Proposal) -> str:
+    """The arguments of the call that would be, as they are recorded; the refusal of one that would not."""
+    judged = validate(proposal, tools=planner.tools, tenant="t", run_id="r", turn=1, ordinal=number)
+    return judged.arguments if isinstance(judged, Validated) else "refused"
 
 
 def _charged(spent: Any) -> str:

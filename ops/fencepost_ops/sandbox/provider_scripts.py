@@ -8,8 +8,9 @@
 Arguments are an object, whose references are filled in from the request, or text, sent as it is. A turn may
 also be a list of calls, or what a planner's script has: `proposals` (with `tool` and `call_id`) or `finish`
 (said as JSON); `thoughts` are what the model thinks before each thing that it says or calls (empty: nothing).
-`nine` is a model that takes call ids of nine letters and digits only, as Mistral's do. `turns_from` is a path in the input the model was given, where its turns are. After its last turn a model says
-`last` ("Done."). Which turn is asked for follows from the request alone. PURE.
+`turns_from` is a path in the input the model was given, where its turns are. After its last turn a model says
+`last` ("Done."). Which turn is asked for follows from the request alone.
+`nine`: a model that takes call ids of nine letters and digits only, as Mistral's do. PURE.
 """
 
 from __future__ import annotations
@@ -212,7 +213,7 @@ def reply(script: Script, asked: Asked, number: int) -> Reply:
 
 
 def _remembered(asked: Asked, turns: Sequence[Mapping[str, Any]]) -> None:
-    """On Chat a model has to be told what it thought; elsewhere only that it comes in its place. Unscripted."""
+    """On Chat a model has to be told what it thought; elsewhere, if it is, then in its place. Unscripted."""
     thought = [one for row in turns[: asked.turn - 1] for one in row.get("thoughts", ()) if one]
     if asked.wire == CHAT and asked.thoughts < len(thought):
         raise Unscripted("the reasoning_content in the thinking mode must be passed back to the API")

@@ -77,7 +77,7 @@ class Asked:
     @property
     def goes_on(self) -> bool:
         """Whether the model is to go on with what it has said last."""
-        return bool(self.items) and self.items[-1].of_model
+        return self.wire == MESSAGES and bool(self.items) and self.items[-1].of_model
 
     @cached_property
     def results(self) -> Mapping[str, str]:

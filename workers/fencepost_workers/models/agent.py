@@ -7,6 +7,7 @@ what it cost is told where the provider said so; where nobody knows, its reserva
 
 from __future__ import annotations
 
+import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -16,14 +17,14 @@ from typing import Any, Final
 
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
-from fencepost.models import AgentSpec, ModelSpec, Spent, Wire
+from fencepost.models import AgentSpec, ModelSpec, Spent, Tokens, Wire
 from fencepost.outcomes import told
 from fencepost.states import StopReason
 from fencepost.telemetry import names, spans
 from fencepost.tools import Context, Proposal, Tool, Turn
-from fencepost_workers.models.answers import TURNS, Answer, Ending
+from fencepost_workers.models.answers import TURNS, Answer, Ending, word
 from fencepost_workers.models.declared import Declared, declare
-from fencepost_workers.models.prompt import Prompt, prompt
+from fencepost_workers.models.prompt import Prompt, going_on, prompt
 from fencepost_workers.models.providers import Heard, KeyUnavailable, Providers
 
 STOPS: Final[Mapping[Ending, StopReason]] = {
@@ -33,6 +34,10 @@ STOPS: Final[Mapping[Ending, StopReason]] = {
     Ending.CONTEXT_EXCEEDED: StopReason.PLANNER_FAILED,
 }
 """Endings after which nobody is asked again: the answer would be the same, or asking would act again."""
+PAUSES: Final = 8
+"""How often in one turn a paused answer is gone on with."""
+AGAIN: Final = 64
+"""Tokens that telling an answer again takes beside what it took to make it, at most."""
 UNFIT: Final = frozenset({"http_400", "http_422"})
 """What a provider answers to a request that it does not take, however often the same bytes are sent."""
 
@@ -113,13 +118,30 @@ class AgentPlanner(ModelPlanner):
         try:
             provider = "anthropic" if model.wire is Wire.MESSAGES else "openai"
             with spans.span(names.CHAT, model.model, asked_of(model, provider), kind="client") as span:
-                heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+                heard = await self._answered(model, made, asking)
                 told_of(span, heard)
         except KeyUnavailable as error:
             raise _unsent("secret_unavailable", error, model, made) from None
         except UsageError as error:
             raise _unsent("not_started", error, model, made) from None
         return self._turn(model, made, heard, asking)
+
+    async def _answered(self, model: ModelSpec, made: Prompt, asking: Asking) -> Heard:
+        """Its answer, gone on with where its provider paused: as far as time and what is held for it go."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + asking.seconds
+        heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+        latest = heard.answer.tokens
+        for _ in range(PAUSES):
+            room = min(self.agent.window, model.window)
+            body = resumed(model, made.body, heard.answer, latest, room)
+            if body is None or until <= clock():
+                break
+            more = await self._providers.ask(model, body, until - clock(), asking.now)
+            if more.answer.code in UNFIT:  # asked for the whole once more, it may do
+                break
+            heard, latest = joined(heard, more), more.answer.tokens
+        return heard
 
     def _turn(self, model: ModelSpec, made: Prompt, heard: Heard, asking: Asking) -> ModelTurn:
         answer, said = heard.answer, said_of(model, made, heard)
@@ -137,6 +159,41 @@ class AgentPlanner(ModelPlanner):
             spent=used_of(model, self.agent, answer, asking.now.date()),
             said=said,
         )
+
+
+def resumed(
+    model: ModelSpec, body: Mapping[str, Any], answer: Answer, latest: Tokens | None, room: int
+) -> Mapping[str, Any] | None:
+    """The request that has a paused answer go on where it stands; None where there is no such request, or it
+    might use more than is left of what is held for the turn: `room` tokens of input and the longest answer.
+
+    `latest` is what the last request used; the next tells that again, and what came of it.
+    """
+    used, left = answer.tokens, model.max_output - (answer.tokens.output if answer.tokens else 0)
+    if answer.ending is not Ending.PAUSED or not answer.parts or used is None or latest is None:
+        return None
+    if left < 1 or (used.total - used.output) + latest.total + AGAIN > room:
+        return None
+    return going_on(body, answer.parts, left)
+
+
+def joined(before: Heard, more: Heard) -> Heard:
+    """A paused answer and what it went on with, as one: what both used together, and all that was said."""
+    first, then = before.answer, more.answer
+    tokens = None
+    if first.tokens is not None and (then.tokens is not None or more.free):
+        tokens = first.tokens + (then.tokens or Tokens())
+    text, parts = then.text, then.parts
+    if then.ending in TURNS:
+        text = "".join(word(part.get("text")) for part in first.parts) + then.text
+        parts = (*first.parts, *(then.parts or ({"text": then.text},)))
+    elif then.ending is Ending.PAUSED and then.parts:
+        parts = (*first.parts, *then.parts)
+    ending = then.ending
+    if ending is Ending.EMPTY and text.strip():
+        ending = Ending.CLAIMED
+    answer = replace(then, ending=ending, text=text, parts=parts, tokens=tokens)
+    return replace(more, answer=answer, free=before.free and more.free, resumed=before.resumed + 1)
 
 
 def too_long(
@@ -243,7 +300,7 @@ def said_of(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, An
     kept |= {name: text for name, text in ids.items() if text}
     if answer.tokens is not None:
         kept["tokens"] = answer.tokens.to_json()
-    return kept
+    return kept | ({"resumed": heard.resumed} if heard.resumed else {})
 
 
 def raw_of(model: ModelSpec, answer: Answer, wire: str = "") -> str:

@@ -93,14 +93,12 @@ STOPS: Final[Mapping[str, Means | Ending]] = {
     **_of(Ending.REFUSED, "refusal"),
     **_of(Ending.PAUSED, "pause_turn"),
 }
-"""Why an answer of Chat or of Messages stopped, in small letters: gateways tell either's in the other's words."""
+"""Why an answer of Chat or of Messages stopped, in small letters: gateways use one's words on the other."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A call as the model wrote it: `arguments` is its own text, empty where it wrote none, `label` the
-    provider's id, if any.
-    """
+    """A call as the model wrote it: `arguments` is its own text or empty, `label` the provider's id."""
 
     name: str
     arguments: str
@@ -112,8 +110,8 @@ class Answer:
     """One answer, judged. `tokens` None: the provider did not say, or nothing one can read.
 
     `parts` are what it said in its own order, where some of that is opaque: texts (`text`), calls by their
-    numbers (`call`), and what goes back to the same model as it is and where it stood (`opaque`), or as a part
-    of that call (`beside`). Of a paused answer they are all it said. `usage` is the provider's own account.
+    numbers (`call`), and what goes back to the same model as it is, where it stood (`opaque`) or with its
+    call (`beside`). Of a paused answer they are all it said. `usage` is the provider's own account.
     """
 
     ending: Ending
@@ -416,7 +414,7 @@ def place(facts: Facts, index: object) -> int | None:
 
 
 def empty(value: object, *, zero: bool = True) -> bool:
-    """Whether it says nothing: null, blanks, what holds nothing but such; 0 and false too, unless not `zero`."""
+    """Whether it says nothing: null, blanks, what holds nothing but such; with `zero` also 0 and false."""
     if isinstance(value, str):
         return not value.strip()
     if isinstance(value, Mapping):

@@ -92,15 +92,12 @@ class _Thoughts:
                 last[name] = value
 
     def whole(self) -> dict[str, Any]:
-        """All of it. The blocks say what the texts say; without signs of a model that thinks there is none."""
+        """All of it. Blocks say what the texts say; that it thought nothing is said by DeepSeek's models."""
         texts = {name: pieces.text for name, pieces in self._texts.items()}
         if texts.get("reasoning_content") or self._lists:
             texts.pop("reasoning", None)
-        return {
-            **{name: text for name, text in texts.items() if text},
-            **self._lists,
-            **self._signed,
-        } or texts
+        told = {**{name: text for name, text in texts.items() if text}, **self._lists, **self._signed}
+        return told or {name: text for name, text in texts.items() if name == "reasoning_content"}
 
 
 def _signed(facts: Facts, said: Mapping[str, Any]) -> dict[str, Any]:

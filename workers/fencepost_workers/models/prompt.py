@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from fencepost.models import AgentSpec, ModelSpec, Wire
 from fencepost.tools import Context
+from fencepost_workers.models.answers import word
 from fencepost_workers.models.declared import Declared
 from fencepost_workers.models.transcript import STANDING, Exchange, Told, Transcript, estimate, transcript
 
@@ -227,6 +228,22 @@ def _messages(_instructions: str, told: Transcript) -> dict[str, Any]:
         say("user", results + _words(exchange.note))
     say("user", _words(told.last))
     return {"messages": messages}
+
+
+def going_on(
+    body: Mapping[str, Any], parts: Sequence[Mapping[str, Any]], most: int
+) -> Mapping[str, Any] | None:
+    """The request after this one's answer was paused: the same, what was said as it is, and for at most so
+    many tokens more. None where nothing was said.
+    """
+    said = [
+        block
+        for part in parts
+        for block in _block(word(part.get("text")) or part.get("opaque") or "")
+        if block
+    ]
+    told = {"role": "assistant", "content": said}
+    return {**body, "messages": [*body["messages"], told], "max_tokens": most} if said else None
 
 
 def _block(part: str | Told | Mapping[str, Any]) -> list[dict[str, Any]]:

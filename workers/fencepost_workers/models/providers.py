@@ -71,12 +71,15 @@ class KeyUnavailable(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """What came of one request. `free`: it surely cost nothing. `request` is the provider's id of it."""
+    """What came of one request. `free`: it surely cost nothing. `request` is the provider's id of it;
+    `resumed`: how many paused answers it went on with.
+    """
 
     answer: Answer
     request: str = ""
     free: bool = False
     retry_after: timedelta | None = None
+    resumed: int = 0
 
 
 @dataclass(slots=True, eq=False)
