@@ -156,8 +156,12 @@ class Bench(Load):
 @contextmanager
 def started(cap_s: float, wire: str, concurrency: int, out: TextIO | None = None) -> Iterator[Bench]:
     """A fleet with two planners, and its models; `cap_s` is how long one answer may take."""
-    env = {KEY: "any", "MODELS_WIRE": wire, "MODELS_CONCURRENCY": str(concurrency)}
-    env["FENCEPOST_PLANNER_CAP_S"] = str(cap_s)
+    env = {
+        KEY: "any",
+        "MODELS_WIRE": wire,
+        "MODELS_CONCURRENCY": str(concurrency),
+        "MODELS_TIMEOUT_S": str(cap_s),
+    }
     with ExitStack() as stack:
         options = FleetOptions(app=APP, scale={"planner": 2}, env=env, out=out)
         fleet = stack.enter_context(Fleet(options))

@@ -51,7 +51,7 @@ FLOWER_ENV: Final = {
 SHRUNK = {
     "FENCEPOST_REPUBLISH_S": "2",
     "FENCEPOST_WORKER_TTL_S": "3",
-    "FENCEPOST_PLANNER_CAP_S": "2",
+    "FENCEPOST_COMPENSATION_S": "2",
     "FENCEPOST_PLANNER_GRACE_S": "1",
 }
 """Timeouts for demos and tests: seconds instead of tens of seconds, in the same order."""

@@ -133,11 +133,16 @@ class App:
         self.resolver = resolver
         return resolver
 
-    def planner(self, name: str, version: int = 1) -> Callable[[PlanT], PlanT]:
-        """Register a planner, `def` or `async def` of the context. The function itself stays as it was."""
+    def planner(
+        self, name: str, version: int = 1, *, timeout: timedelta | None = None
+    ) -> Callable[[PlanT], PlanT]:
+        """Register a planner, `def` or `async def` of the context. The function itself stays as it was.
+
+        `timeout` bounds one answer; without it a function has 30 s, and a framework's agent its model's.
+        """
 
         def register(function: PlanT) -> PlanT:
-            self._plan(PlannerSpec(name, version, plan=function))
+            self._plan(PlannerSpec(name, version, plan=function, timeout=timeout))
             return function
 
         return register
@@ -301,8 +306,12 @@ class App:
 
     def agent_of(self, name: str, version: int) -> AgentSpec | None:
         """The model that a planner is, or hosts; None for one that is none, or is not known."""
-        spec = self._planners.get((name, version))
+        spec = self.planner_of(name, version)
         return spec.asked if spec is not None else None
+
+    def planner_of(self, name: str, version: int) -> PlannerSpec | None:
+        """The planner of this name and version; None if it is not known."""
+        return self._planners.get((name, version))
 
     @property
     def providers(self) -> tuple[DependencySpec, ...]:
@@ -330,7 +339,22 @@ class App:
         found = [
             problem for key in sorted(self.registry) for problem in problems_of(self.registry[key], grants)
         ]
-        return found + orphans(self.registry.values(), self.planner_versions) + self._told_of_nothing()
+        return (
+            found
+            + orphans(self.registry.values(), self.planner_versions)
+            + self._told_of_nothing()
+            + self._bind_nothing()
+        )
+
+    def _bind_nothing(self) -> list[str]:
+        """Times declared where only models are asked: they bind tools, and a model has its own."""
+        of_tools = {tool.dependency.scope for tool in self.registry.values()}
+        return [
+            f"dependency {spec.scope}: per_attempt={spec.per_attempt} binds no model; say "
+            "app.model(timeout=...) for a whole answer, idle=... for silence"
+            for spec in self.providers
+            if spec.scope not in of_tools and spec.per_attempt != DependencySpec("any").per_attempt
+        ]
 
     def _told_of_nothing(self) -> list[str]:
         """Patterns of agents that fit no tool: a misspelt one would leave its model without."""

@@ -205,8 +205,11 @@ def learnt_of_question(code: str, retry_after: timedelta | None) -> Learnt:
 
 def learnt_of_model(code: str, retry_after: timedelta | None) -> Learnt:
     """What an answer that is no turn says of a model's provider. An account it no longer takes fails for
-    everybody who has it; other models may well be there where this one is not.
+    everybody who has it; other models may well be there where this one is not. One that is slow is not ill:
+    how long its models may take is declared for each, and others may answer meanwhile.
     """
+    if failure_class(code) is FailureClass.TIMEOUT:
+        return Learnt(code=code)
     return Learnt(failed=True, code=code) if code in _ACCOUNT else learnt_of_question(code, retry_after)
 
 

@@ -140,11 +140,12 @@ class Claim(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimRun(Claim):
-    """The planner takes a run. `cap` bounds one answer of the planner; `grace` is added before a takeover.
-    `scope` is the dependency of the model that will be asked, if it is one.
+    """The planner takes a run. `cap` bounds one answer of the planner, None: its model's own timeout does;
+    `grace` is added before a takeover. `scope` is the dependency of the model that will be asked, if it is
+    one.
     """
 
-    cap: timedelta
+    cap: timedelta | None
     grace: timedelta
 
 

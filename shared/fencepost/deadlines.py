@@ -37,6 +37,13 @@ def attempt_timeout(
     return min(per_attempt_cap, run_deadline - now - reserve)
 
 
+def answer_timeout(declared: timedelta | None, of_model: timedelta | None, left: timedelta) -> timedelta:
+    """How long a planner's answer that is asked for now may take: as its planner declares, else as its model
+    does, and no longer than is `left` of the run. Nothing else shortens it.
+    """
+    return min(one for one in (declared or of_model, left) if one is not None)
+
+
 def takeover_at(attempt_deadline: datetime, grace: timedelta) -> datetime:
     """When an attempt without a recorded answer falls to another worker."""
     return plus(attempt_deadline, grace)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import date, timedelta
 from enum import StrEnum
 from typing import Any, Final, Required, TypedDict
 
@@ -139,8 +139,11 @@ class ModelSpec:
 
     `model` is the provider's name of it; `max_output` bounds an answer's tokens, and is sent; `window` is how
     many input tokens it takes; `parameters` are sent as they are. `key` is the provider's secret, as
-    `env:NAME`. Without a price for the day nothing is asked under a budget that limits cost. UsageError for a
-    key that stands in the code, and for parameters that are ours to say: `OURS`.
+    `env:NAME`. `timeout` bounds a whole answer (hours are allowed), `idle` the silence in which not a byte of
+    it comes; None: as long as `timeout`. The run's deadline binds all the same, and nothing else does: not
+    the `per_attempt` of its dependency, which is its tools'. Without a price for the day nothing is asked
+    under a budget that limits cost. UsageError for a key that stands in the code, and for parameters that are
+    ours to say: `OURS`.
     """
 
     name: str
@@ -152,8 +155,13 @@ class ModelSpec:
     window: int = 100_000
     prices: tuple[Price, ...] = ()
     parameters: Mapping[str, Any] = field(default_factory=dict)
+    timeout: timedelta = timedelta(minutes=10)
+    idle: timedelta | None = None
 
     def __post_init__(self) -> None:
+        for name, span in (("timeout", self.timeout), ("idle", self.idle)):
+            if span is not None and span <= timedelta(0):
+                raise UsageError(f"model {self.name}: {name} lies above 0, not {span}")
         if self.key and not self.key.startswith("env:"):
             raise UsageError(f"model {self.name}: key names an environment variable, as env:NAME")
         older = self.wire is Wire.CHAT and self.parameters.get("max_tokens") == self.max_output
@@ -239,6 +247,8 @@ class ModelOptions(TypedDict, total=False):
     window: int
     prices: tuple[Price, ...]
     parameters: Mapping[str, Any]
+    timeout: timedelta
+    idle: timedelta | None
 
 
 class AgentOptions(TypedDict, total=False):

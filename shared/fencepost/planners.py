@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from fencepost.errors import UsageError
 from fencepost.models import AgentSpec
 from fencepost.tools import Context, Tool, Turn
 
 Script = str | Path | Sequence[Mapping[str, Any]] | Callable[[Context], Any]
 """Turns as data: a JSON or JSON-Lines file, a list, or a function of the context."""
 
+FUNCTION_TIMEOUT: Final = timedelta(seconds=30)
+"""Of a function or a script that declares none."""
+
 
 @dataclass(frozen=True)
 class PlannerSpec:
     """A planner as registered: a function of the context, a script, or a model; `verify` judges a
-    claimed end.
+    claimed end. `timeout` bounds one answer; None: as its model declares, and `FUNCTION_TIMEOUT` without one.
     """
 
     name: str
@@ -26,6 +31,23 @@ class PlannerSpec:
     script: Script | None = None
     verify: Callable[[Context], bool | str] | None = None
     agent: AgentSpec | None = None
+    timeout: timedelta | None = None
+
+    def __post_init__(self) -> None:
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            raise UsageError(f"planner {self.name}: timeout lies above 0, not {self.timeout}")
+
+    @property
+    def cap(self) -> timedelta | None:
+        """How long one answer may take, whatever its model declares; None: as that does."""
+        return self.timeout or (None if self.asked is not None else FUNCTION_TIMEOUT)
+
+    @property
+    def longest(self) -> timedelta:
+        """The longest that any of its answers may take."""
+        if self.asked is None or self.timeout is not None:
+            return self.timeout or FUNCTION_TIMEOUT
+        return max(model.timeout for model in self.asked.models)
 
     @property
     def asked(self) -> AgentSpec | None:

@@ -72,8 +72,8 @@ class Settings(BaseSettings):
     worker_ttl_s: float = Field(
         10, gt=0, le=DAY_S, description="seconds of silence after which a worker is taken for dead"
     )
-    planner_cap_s: float = Field(
-        30, gt=0, le=DAY_S, description="seconds one planner attempt may take at most"
+    compensation_s: float = Field(
+        30, gt=0, le=DAY_S, description="seconds the planning of one compensation may take at most"
     )
     planner_grace_s: float = Field(
         2, ge=0, le=DAY_S, description="seconds after a planner attempt before a takeover"

@@ -1,5 +1,6 @@
 """A tool of the acceptance application that persons approve, and a planner that never says the same twice."""
 
+from datetime import timedelta
 from pathlib import Path
 
 from fencepost import App, Context, Proposal, Turn
@@ -13,7 +14,7 @@ ENGINE = AllowList((Grant("svc:*", ("approved.debit",), approvals=1, approvers=(
 def add(app: App, folder: Path) -> None:
     """Register the planner `fickle`, which wants a hundred times more whenever it is asked anew."""
 
-    @app.planner("fickle", version=1)
+    @app.planner("fickle", version=1, timeout=timedelta(seconds=2))
     def fickle(context: Context) -> Turn:
         if context.turn > 1:
             return Turn(finish={call.call_id: [call.state, call.error] for call in context.calls})

@@ -62,7 +62,7 @@ class FileAuthority:
 
 app = App("acceptance", authority=FileAuthority())
 app.registry.update(orders.app.registry)
-app.planner("fulfil", version=1)(orders.fulfil)
+app.planner("fulfil", version=1, timeout=2 * SECOND)(orders.fulfil)
 app.verify("fulfil")(orders.fulfilled)
 
 _URL = "env:FENCEPOST_SANDBOX_URL"
@@ -326,7 +326,7 @@ def again(args: Deed, attempt: Attempt) -> Any:
 # -- planners --
 
 
-@app.planner("steps", version=1)
+@app.planner("steps", version=1, timeout=2 * SECOND)
 def steps(context: Context) -> Turn:
     """Propose what the input lists turn by turn, then claim to be done; `then` hogs or kills the planner."""
     asked = context.input

@@ -45,7 +45,7 @@ def add(app: App) -> None:
     async def err(args: Topic, attempt: Attempt) -> None:
         raise NotApplied("nobody knows")
 
-    @app.planner("member", version=1)
+    @app.planner("member", version=1, timeout=timedelta(seconds=2))
     async def member(context: Context) -> Turn:
         topic = context.input["topic"]
         if topic.startswith("silence"):
@@ -56,7 +56,7 @@ def add(app: App) -> None:
             return Turn([Proposal("bank.debit", {"reference": topic}, "debit")])
         return Turn(finish={"topic": topic})
 
-    @app.planner("lead", version=1)
+    @app.planner("lead", version=1, timeout=timedelta(seconds=2))
     def lead(context: Context) -> Turn:
         """Ask all; note what is there once the join lets it go on; done once nothing is open."""
         asked = context.by_tool("team.ask")

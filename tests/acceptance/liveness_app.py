@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from datetime import timedelta
 from typing import Any
 
 from fencepost import Context, Effect, Proposal, Request, Response, Turn
@@ -113,7 +114,7 @@ def patiently(args: apps.Deed, attempt: Attempt) -> Any:
 # -- a run that goes on until it is told --
 
 
-@app.planner("until_told", version=1)
+@app.planner("until_told", version=1, timeout=timedelta(seconds=2))
 def until_told(context: Context) -> Turn:
     """Two more calls every turn, until the file `enough` is there."""
     if (apps.FOLDER / "enough").exists():

@@ -66,7 +66,7 @@ def add(app: App, folder: Path) -> None:
     def get(args: Drop) -> Request:
         return Request.get("/drop", query={"q": args.text})
 
-    @app.planner("obeys", version=1)
+    @app.planner("obeys", version=1, timeout=timedelta(seconds=2))
     def obeys(context: Context) -> Turn:
         """Proposes what the input says, then whatever it has read, then claims to be done."""
         if context.turn == 1:

@@ -41,7 +41,7 @@ ROLES = ("planner", "dispatcher", "reconciler", "compensator")
 TIMES = {
     "FENCEPOST_REPUBLISH_S": "1",
     "FENCEPOST_WORKER_TTL_S": "2",
-    "FENCEPOST_PLANNER_CAP_S": "2",
+    "FENCEPOST_COMPENSATION_S": "2",
     "FENCEPOST_PLANNER_GRACE_S": "1",
     "FENCEPOST_TAKEOVER_LIMIT": "3",
 }

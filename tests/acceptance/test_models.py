@@ -100,7 +100,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
     with SandboxProcess(folder / "provider") as provider:
         env = {
             "FENCEPOST_APP": "fencepost_ops.examples.support:app",
-            "FENCEPOST_PLANNER_CAP_S": "20",
             "SUPPORT_OPENAI_URL": f"{provider.url}/v1",
             "SUPPORT_ANTHROPIC_URL": provider.url,
             **KEYS,

@@ -34,7 +34,6 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("telemetry")
     env = {
         "FENCEPOST_APP": "tests.acceptance.traced_app:app",
-        "FENCEPOST_PLANNER_CAP_S": "20",
         "FENCEPOST_LOG": "json",
         "FENCEPOST_LOG_LEVEL": "debug",
         "FENCEPOST_METRICS_ADDRESS": ":0",

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import date, timedelta
 from typing import Any
 from uuid import UUID
@@ -82,11 +83,11 @@ class Desk:
         self.planner = self.another()
         self.dispatcher = Step(shop.worker, Dispatcher(shop.worker))
 
-    def another(self, cap: timedelta = 60 * SECOND) -> Step:
-        """A planner that remembers nothing; on a slow machine an answer may take long."""
-        planner = Planner(self.shop.worker)
-        planner._cap = cap
-        return Step(self.shop.worker, planner)
+    def another(self, timeout: timedelta | None = None) -> Step:
+        """A planner that remembers nothing; `timeout` is what it declares then, else its model does."""
+        planners = self.shop.worker.app._planners
+        planners.update({key: replace(spec, timeout=timeout) for key, spec in planners.items()})
+        return Step(self.shop.worker, Planner(self.shop.worker))
 
     @property
     def provider(self) -> SandboxProcess:

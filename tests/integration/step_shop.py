@@ -144,7 +144,7 @@ def opened(
         redis_url=valkey.url(),
         app="tests.x:y",
         slots=slots,
-        planner_cap_s=5,
+        compensation_s=5,
         planner_grace_s=1,
         worker_ttl_s=10,
     )

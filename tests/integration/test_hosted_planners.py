@@ -172,7 +172,7 @@ LOST: dict[str, tuple[dict[str, Any], str, bool]] = {
 
 
 def test_what_is_lost_is_told_as_what_it_is_and_charged_as_held(desk: Desk) -> None:
-    desk.planner = desk.another(cap=2 * SECOND)
+    desk.planner = desk.another(timeout=2 * SECOND)
     runs: dict[tuple[str, str], UUID] = {}
     for name in HOSTS:
         for key, (fault, _, _) in LOST.items():

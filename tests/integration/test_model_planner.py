@@ -2,11 +2,13 @@
 
 import json
 import threading
+from dataclasses import replace
 
 import psycopg
 import pytest
 
 from fencepost import App, Attempt, Context, Effect, Turn
+from fencepost.ledger import reads
 from fencepost.models import Wire
 from fencepost.states import Queue
 from fencepost_ops.database import LedgerDatabase
@@ -207,7 +209,7 @@ def test_words_are_a_claim_that_verify_judges_and_silence_is_none(desk: Desk) ->
 def test_no_answer_in_time_and_no_key_are_told_as_what_they_are(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.planner = desk.another(cap=SECOND)
+    desk.planner = desk.another(timeout=SECOND)
     desk.spoil("silence", at="arguments", count=1)
     run = desk.enqueue("chat")
     assert desk.planner.handle(desk.shop.due(Queue.PLANNER)) == 1
@@ -227,6 +229,18 @@ def test_no_answer_in_time_and_no_key_are_told_as_what_they_are(
     told = desk.shop.sql("SELECT coalesce(string_agg(body::text, ' '), '') FROM fencepost.events")
     assert KEY not in told[0][0]
     assert KEY not in caplog.text
+
+
+def test_the_lease_of_a_plan_lasts_as_long_as_its_answer_may_take(desk: Desk) -> None:
+    planner = Planner(desk.shop.worker)
+    desk.enqueue("both")
+    (tenant, run, _) = desk.shop.due(Queue.PLANNER)[0]
+    with desk.shop.worker.pool.reading() as connection:
+        prepared = reads.prepare(connection, [(tenant, run)])[run]
+    longest = max(model.timeout for model in desk.shop.worker.app.models.values())
+    assert planner.lease_ttl(prepared) > longest > 120 * SECOND
+    unknown = replace(prepared, planner_version=99)  # its claim says that nobody here knows it
+    assert planner.lease_ttl(unknown) > 30 * SECOND
 
 
 EVERYTHING = """SELECT (SELECT string_agg(encode(data, 'escape'), ' ') FROM fencepost.payloads)

@@ -33,13 +33,14 @@ ONE, OTHER = "one/default", "other/default"
 BUSY: How = ("http_429", 7 * SECOND)
 DOWN: How = ("http_503", None)
 SLOW: How = ("timeout", None)
+BROKEN: How = ("connection_lost", None)
 DRAINED: How = (c.DRAINED, None)
 GARBLED: How = ("malformed_answer", None)
 
 
-def model(name: str, **limits: Any) -> ModelSpec:
+def model(name: str, timeout: timedelta = 60 * SECOND, **limits: Any) -> ModelSpec:
     spec = DependencySpec(name, "http://127.0.0.1:9", **limits)
-    return ModelSpec(name=name, wire=Wire.CHAT, model="m", dependency=spec)
+    return ModelSpec(name=name, wire=Wire.CHAT, model="m", dependency=spec, timeout=timeout)
 
 
 class Fleet:
@@ -241,24 +242,61 @@ def test_a_run_whose_model_is_set_up_wrong_is_asked_for_every_minute(fleet: Flee
 
 
 def test_lost_answers_may_be_billed_and_cost_their_turn(fleet: Fleet) -> None:
-    fleet.fail(SLOW, 3)
+    fleet.fail(BROKEN, 3)
     run = fleet.bench.start()
-    event = fleet.lose(run, fleet.asked(run), SLOW)
+    event = fleet.lose(run, fleet.asked(run), BROKEN)
     assert event.data["outage"] is True
     assert "taken" not in event.data
     assert fleet.bench.run(run).requests == 1
 
 
 def test_twenty_lost_answers_close_it_and_a_planner_that_errs_says_nothing_of_it(fleet: Fleet) -> None:
-    fleet.fail(SLOW, 19)
+    fleet.fail(BROKEN, 19)
     fleet.fail(("planner_error", None), 1)
     assert (known(fleet.bench, ONE).state, known(fleet.bench, ONE).failures) == (State.CLOSED, 19)
-    fleet.fail(SLOW, 1)
-    assert known(fleet.bench, ONE).reason == "20 failures in a row, the last timeout"
+    fleet.fail(BROKEN, 1)
+    assert known(fleet.bench, ONE).reason == "20 failures in a row, the last connection_lost"
+
+
+def test_a_slow_provider_is_not_an_ill_one(fleet: Fleet) -> None:
+    fleet.fail(BROKEN, 5)
+    fleet.fail(SLOW, 25)
+    held = known(fleet.bench, ONE)
+    assert (held.state, held.failures) == (State.CLOSED, 5)
+    run = fleet.bench.start()
+    fleet.answer(run, fleet.asked(run))
+
+
+@pytest.mark.parametrize(
+    ("declared", "deadline_s", "has"),
+    [(None, 7200, 4500), (None, 600, 600), (7 * SECOND, 7200, 7), (9000 * SECOND, 7200, 7200)],
+)
+def test_a_model_has_the_time_it_declares_and_no_other_number_cuts_it(
+    bench: Bench, declared: timedelta | None, deadline_s: int, has: int
+) -> None:
+    """Neither its dependency's `per_attempt` nor a number of the fleet's."""
+    fleet = Fleet(bench, model("one", 4500 * SECOND, per_attempt=2 * SECOND))
+    run = bench.start(deadline_s=deadline_s)
+    asked = replace(bench.claim_run(run), scope=ONE, cap=declared)
+    (answer,) = fleet.ledger.apply([asked])
+    assert isinstance(answer, c.Plan)
+    assert abs(answer.timeout.total_seconds() - has) < 2
+    row = bench.row(run)
+    assert row is not None  # nobody takes it over before
+    assert row.due_at == bench.events(run)[-1].recorded_at + answer.timeout + asked.grace
+
+
+def test_the_model_that_is_asked_in_anothers_place_has_its_own_time(bench: Bench) -> None:
+    fleet = Fleet(bench, model("one", 5 * SECOND), model("other", 900 * SECOND))
+    fleet.fail(BUSY, 1)
+    run = bench.start(deadline_s=7200)
+    (answer,) = fleet.ledger.apply([replace(bench.claim_run(run), scope=ONE, cap=None)])
+    assert isinstance(answer, c.Plan)
+    assert answer.timeout == 900 * SECOND
 
 
 def test_an_answer_is_one_whatever_it_says(fleet: Fleet) -> None:
-    fleet.fail(SLOW, 19)
+    fleet.fail(BROKEN, 19)
     fleet.fail(GARBLED, 1)
     assert known(fleet.bench, ONE).failures == 0
 
@@ -374,7 +412,7 @@ def test_postgres_takes_no_turn_back_but_by_the_event_that_says_so(
     kind = EventType.MODEL_OUTCOME_UNKNOWN
     with monkeypatch.context() as patched:
         changed(patched, kind, lambda r, f: rule(r, f) | {"requests": r.requests - 1})
-        lost = fleet.lost(run, term, SLOW)
+        lost = fleet.lost(run, term, BROKEN)
         (answer,) = fleet.ledger.apply([lost])
     assert answer == c.Broken(f"run {run}: what it has used moves with the events of that")
 

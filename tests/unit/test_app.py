@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from fencepost import (
 )
 from fencepost.authority import AllowList, AuthorizationDecision, AuthorizationRequest
 from fencepost.loading import load_app
+from fencepost.models import Wire
 from fencepost.tools import PER_PROPOSAL
 from tests.typing.user_code import Debit, app, debit, fulfil, refund
 
@@ -94,6 +96,31 @@ def test_the_newest_version_is_the_one_that_is_proposed() -> None:
         made.tool("t", 3)
     with pytest.raises(NotFound, match="no tool u; known: t"):
         made.tool("u")
+
+
+def test_the_time_of_a_planner_is_what_it_or_else_its_model_declares() -> None:
+    made = App("times")
+    provider = made.dependency("provider", "http://127.0.0.1:9", per_attempt=timedelta(seconds=60))
+    slow = made.model("slow", via=provider, wire=Wire.CHAT, model="m", timeout=timedelta(hours=2))
+    quick = made.model("quick", via=provider, wire=Wire.CHAT, model="m", timeout=timedelta(seconds=5))
+    made.agent("desk", model=(quick, slow), instructions="help")
+    made.planner("plain")(lambda _context: Turn())
+    made.planner("declared", timeout=timedelta(minutes=9))(lambda _context: Turn())
+    times = {name: (spec.cap, spec.longest) for name, spec in made.planners.items()}
+    assert times == {
+        "desk": (None, timedelta(hours=2)),
+        "plain": (timedelta(seconds=30), timedelta(seconds=30)),
+        "declared": (timedelta(minutes=9), timedelta(minutes=9)),
+    }
+    (problem,) = made.check()  # it would be believed, and binds nothing
+    assert problem.startswith(
+        "dependency provider/default: per_attempt=0:01:00 binds no model; say app.model("
+    )
+    with pytest.raises(UsageError, match="planner never: timeout lies above 0"):
+        made.planner("never", timeout=timedelta(0))(lambda _context: Turn())
+    for name in ("timeout", "idle"):
+        with pytest.raises(UsageError, match=f"model m: {name} lies above 0"):
+            made.model("m", via=provider, wire=Wire.CHAT, model="m", **{name: timedelta(0)})  # type: ignore[arg-type]
 
 
 def test_planners_have_versions_and_judges() -> None:

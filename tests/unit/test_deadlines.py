@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from fencepost.clock import NEVER
 from fencepost.deadlines import (
     MAX_RETRY_AFTER,
+    answer_timeout,
     attempt_timeout,
     backoff,
     millis,
@@ -46,6 +47,14 @@ def test_no_attempt_outlives_the_deadline_less_the_reserve(
     timeout = attempt_timeout(cap, deadline, NOW, reserve)
     assert timeout <= cap
     assert NOW + timeout <= deadline - reserve
+
+
+@given(st.none() | durations, durations, durations)
+def test_a_planner_has_as_long_as_it_or_else_its_model_declares_and_no_longer_than_its_run(
+    declared: timedelta | None, of_model: timedelta, left: timedelta
+) -> None:
+    said = declared or of_model
+    assert answer_timeout(declared, of_model, left) == (min(left, said))
 
 
 def test_events_tell_whole_milliseconds() -> None:

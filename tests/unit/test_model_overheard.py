@@ -43,6 +43,8 @@ from tests.unit.test_model_hosted import (
 )
 from tests.unit.test_model_requests import KEY, provider
 
+WITHIN = httpx2.Timeout(60)
+
 
 def test_what_nobody_heard_asked_for_is_no_answer_and_is_charged_as_held() -> None:
     def answer(messages: Any, info: AgentInfo) -> pydantic_ai.ModelResponse:
@@ -144,7 +146,7 @@ def test_an_error_in_a_list_of_one_is_read_where_a_framework_makes_an_answer_of_
             with overhearing(line), pytest.raises(openai.BadRequestError):
                 await client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
 
-    asyncio.run(turned_away(line := Line(9999)))
+    asyncio.run(turned_away(line := Line(9999, WITHIN)))
     assert line.judged(str).answer.code == "http_401"
 
 
@@ -159,9 +161,9 @@ def test_a_request_that_was_to_be_made_again_failed_as_the_first_did() -> None:
     except Refused as error:
         again = openai.APIConnectionError(request=request)
         again.__cause__ = error
-    heard = Line(99, requests=2).broken(again, datetime(2026, 1, 1, tzinfo=UTC), str)
+    heard = Line(99, WITHIN, requests=2).broken(again, datetime(2026, 1, 1, tzinfo=UTC), str)
     assert (heard.answer.code, heard.free) == ("http_400", True)
-    unknown = Line(99, requests=1).broken(ValueError("x"), datetime(2026, 1, 1, tzinfo=UTC), str)
+    unknown = Line(99, WITHIN, requests=1).broken(ValueError("x"), datetime(2026, 1, 1, tzinfo=UTC), str)
     assert (unknown.answer.code, unknown.free) == ("planner_error", False)
 
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
@@ -254,6 +254,64 @@ def test_an_error_in_the_stream_is_the_answer_also_where_the_stream_does_not_end
             return heard.answer.code
 
     assert asyncio.run(ask()) == "http_429"
+
+
+@pytest.mark.parametrize("idle", [0.4, None])
+@pytest.mark.parametrize("wire", WIRES)
+def test_only_silence_that_is_declared_too_long_cuts_an_answer(wire: Wire, idle: float | None) -> None:
+    """Without a byte for as long as `idle`; a stream that says little, and that late, is waited for."""
+    done = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
+    cut: asyncio.Event = asyncio.Event()
+
+    async def talk(writer: asyncio.StreamWriter) -> None:
+        writer.write(done.encode())
+        for _ in range(10):  # a second in all: more than it may be silent
+            await asyncio.sleep(0.1)
+            writer.write(b": still here\n\n")
+            await writer.drain()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(cut.wait(), 1)
+
+    async def ask() -> tuple[str, str, float]:
+        async with provider(talk) as asked:
+            providers, begun = Providers(), asyncio.get_running_loop().time()
+            silent = None if idle is None else timedelta(seconds=idle)
+            model = asked.model(wire, timeout=timedelta(hours=3), idle=silent)
+            heard = await providers.ask(model, {"model": "m"}, 60, NOW)
+            await providers.aclose()
+            return heard.answer.code, heard.answer.why, asyncio.get_running_loop().time() - begun
+
+    code, why, took = asyncio.run(ask())
+    assert took > 1  # it was not cut while it talked
+    if idle is None:
+        assert code != "timeout"
+    else:
+        assert (code, why[:32]) == ("timeout", "not a byte came for 0.4 s, which")
+        assert took < 1.9
+
+
+@pytest.mark.parametrize("host", [pydantic_ai_planner, openai_agents_planner])
+def test_the_time_of_a_frameworks_client_does_not_cut_what_its_model_may_take(
+    host: Callable[..., Hosted],
+) -> None:
+    async def late(writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.6)
+        await unavailable(writer)
+
+    async def ask() -> NoTurn:
+        async with provider(late) as asked:
+            client = openai.AsyncOpenAI(base_url=asked.url, api_key="x", max_retries=0, timeout=0.2)
+            if host is pydantic_ai_planner:
+                model = OpenAIResponsesModel("m", provider=OpenAIProvider(openai_client=client))
+                planner = host(pydantic_ai.Agent(model), App("hosted"), tools=[])
+            else:
+                inner = agents.OpenAIResponsesModel("m", client)
+                planner = host(agents.Agent(name="a", model=inner), App("hosted"), tools=[])
+            with pytest.raises(NoTurn) as lost:
+                await planner.ask(Context("r", "t", "p", "x", 1), Asking(0, 30, NOW))
+            return lost.value
+
+    assert asyncio.run(ask()).code == "http_503"
 
 
 class Unclosable:

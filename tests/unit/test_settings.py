@@ -79,7 +79,7 @@ def test_a_missing_setting_is_asked_for_by_name() -> None:
         ("WORKER_TTL_S", "inf"),
         ("WORKER_TTL_S", "1e30"),
         ("REPUBLISH_S", "inf"),
-        ("PLANNER_CAP_S", "inf"),
+        ("COMPENSATION_S", "inf"),
         ("PLANNER_GRACE_S", "nan"),
         ("REDIS_URL", "http://127.0.0.1:1"),
     ],

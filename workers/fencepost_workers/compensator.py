@@ -32,7 +32,7 @@ class Compensator(Role):
 
     def __init__(self, worker: Parts) -> None:
         super().__init__(worker)
-        self._cap = timedelta(seconds=worker.settings.planner_cap_s)
+        self._cap = timedelta(seconds=worker.settings.compensation_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._results: dict[str, bytes | None] = {}  # by the owner of the term
         self._lock = threading.Lock()

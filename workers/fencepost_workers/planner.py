@@ -22,7 +22,7 @@ from fencepost.ledger import reads, signals, turns
 from fencepost.ledger.reads import Prepared
 from fencepost.models import AgentSpec, Spent
 from fencepost.outcomes import result_text, told
-from fencepost.planners import PlannerSpec, pins
+from fencepost.planners import FUNCTION_TIMEOUT, PlannerSpec, pins
 from fencepost.progress import stuck
 from fencepost.proposals import WITHHELD, Rejected, Validated, validate
 from fencepost.states import Queue, StopReason
@@ -51,7 +51,6 @@ class Planner(Role):
 
     def __init__(self, worker: Parts) -> None:
         super().__init__(worker)
-        self._cap = timedelta(seconds=worker.settings.planner_cap_s)
         self._grace = timedelta(seconds=worker.settings.planner_grace_s)
         self._contexts: dict[str, Known] = {}  # by the owner of the term
         self._damaged: dict[str, str] = {}  # what of them is not what was recorded
@@ -62,13 +61,19 @@ class Planner(Role):
         if asked := worker.app.models.values():
             models.prepare(model.wire for model in asked)
 
-    def lease_ttl(self, prepared: Prepared) -> timedelta:  # noqa: ARG002 - all runs alike
-        """One answer of the planner and its grace."""
-        return self._cap + self._grace
+    def lease_ttl(self, prepared: Prepared) -> timedelta:
+        """The longest answer of the planner and its grace."""
+        spec = self._spec(prepared)
+        return (spec.longest if spec is not None else FUNCTION_TIMEOUT) + self._grace
 
     def claim(self, prepared: Prepared, message: Message, term: c.Term, token: str) -> c.ClaimRun | None:
         """The claim of a run."""
-        return c.ClaimRun(**self.named(prepared, message, term, token), cap=self._cap, grace=self._grace)
+        spec = self._spec(prepared)
+        cap = spec.cap if spec is not None else FUNCTION_TIMEOUT
+        return c.ClaimRun(**self.named(prepared, message, term, token), cap=cap, grace=self._grace)
+
+    def _spec(self, prepared: Prepared) -> PlannerSpec | None:
+        return self.worker.app.planner_of(prepared.planner or "", prepared.planner_version or 0)
 
     def scope_of(self, prepared: Prepared) -> str:
         """The dependency of the model that will be asked; none for a planner that is no model."""

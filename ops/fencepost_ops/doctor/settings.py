@@ -57,12 +57,6 @@ def _relaying(s: Settings) -> Iterator[Finding]:
 
 
 def _draining(s: Settings) -> Iterator[Finding]:
-    if s.drain_s < s.planner_cap_s:
-        yield _AREA.note(
-            f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) is shorter than FENCEPOST_PLANNER_CAP_S "
-            f"({s.planner_cap_s:g} s): a planner that is stopped may leave a turn to a takeover",
-            "let a drain last as long as the longest attempt, and the supervisor wait for it",
-        )
     if s.drain_s + LEAVE_S >= s.visibility_timeout_s and not s.hostile:
         yield _AREA.warning(
             f"FENCEPOST_DRAIN_S ({s.drain_s:g} s) comes near the {s.visibility_timeout_s} s after which the "

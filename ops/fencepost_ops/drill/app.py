@@ -151,7 +151,7 @@ def _do(context: Context, label: str) -> Proposal:
     return Proposal(f"{given.get('contract', 'dedupes')}.do", Order(reference=reference), call_id=label)
 
 
-@app.planner("one", version=1)
+@app.planner("one", version=1, timeout=10 * SECOND)
 def one(context: Context) -> Turn:
     """One call, then the end."""
     if context.call("first") is None:
@@ -159,7 +159,7 @@ def one(context: Context) -> Turn:
     return Turn(finish={"done": True})
 
 
-@app.planner("two", version=1)
+@app.planner("two", version=1, timeout=10 * SECOND)
 def two(context: Context) -> Turn:
     """Two calls, one after the other."""
     for label in ("first", "second"):
@@ -168,7 +168,7 @@ def two(context: Context) -> Turn:
     return Turn(finish={"done": True})
 
 
-@app.planner("both", version=1)
+@app.planner("both", version=1, timeout=10 * SECOND)
 def both(context: Context) -> Turn:
     """Two calls at once."""
     if context.call("first") is None:
@@ -176,7 +176,7 @@ def both(context: Context) -> Turn:
     return Turn(finish={"done": True})
 
 
-@app.planner("stop", version=1)
+@app.planner("stop", version=1, timeout=10 * SECOND)
 def stop(context: Context) -> Turn:
     """A call, then one that is refused for good: the run stops, and offsets what it did."""
     if context.call("first") is None:

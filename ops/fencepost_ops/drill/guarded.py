@@ -77,4 +77,4 @@ app.allow("*", ["web.read", "web.post"], approvers=["role:finance"], within=HOUR
 app.allowance(
     "clerks", principal="clerk:*", tool="bank.pay", per=("principal",), window=HOUR, count=2, spend=_MOST
 )
-app.planner("script", version=1)(script.script)
+app.planner("script", version=1, timeout=timedelta(seconds=10))(script.script)

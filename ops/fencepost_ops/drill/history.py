@@ -354,7 +354,7 @@ def _settings(takeovers: int) -> Settings:
         app="drill:app",
         republish_s=15,
         worker_ttl_s=10,
-        planner_cap_s=10,
+        compensation_s=10,
         planner_grace_s=2,
         takeover_limit=takeovers,
     )

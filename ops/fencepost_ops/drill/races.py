@@ -181,7 +181,7 @@ class _Round:
         self._services = RacingServices(self._clock, self.chance)
         self._settings = Settings.model_construct(
             dsn="postgresql://races", redis_url="redis://races", app="races:app", republish_s=4,
-            worker_ttl_s=30, planner_cap_s=10, planner_grace_s=2, takeover_limit=20,
+            worker_ttl_s=30, compensation_s=10, planner_grace_s=2, takeover_limit=20,
         )  # fmt: skip
         self._over = threading.Event()
         self._busy: Counter[str] = Counter()

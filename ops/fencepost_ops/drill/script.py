@@ -128,7 +128,7 @@ app.child(
 )
 
 
-@app.planner("script", version=1)
+@app.planner("script", version=1, timeout=10 * SECOND)
 def script(context: Context) -> Turn:
     """What the input says for this turn."""
     turns: list[list[dict[str, Any]]] = context.input["turns"]

@@ -7,7 +7,7 @@ effect after the other, as many as the run's input says under `calls`, and then 
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import date, timedelta
 from typing import Final
 
 from fencepost import App, Context, Proposal
@@ -48,7 +48,7 @@ AGENT: Final = AgentSpec(
 )
 
 
-@app.planner("model", version=1)
+@app.planner("model", version=1, timeout=timedelta(seconds=10))
 def model(context: Context) -> ModelTurn:
     """One effect more, or the end."""
     done = len(context.calls)

@@ -1,10 +1,12 @@
 """What models are measured with: agents at the sandbox's provider, and a planner beside them that asks none.
 
 `FENCEPOST_APP=fencepost_ops.examples.models_app:app` names this application. MODELS_WIRE is the protocol its
-models are asked by, MODELS_CONCURRENCY how many requests at once the whole fleet sends the one of `works`.
+models are asked by, MODELS_CONCURRENCY how many requests at once the whole fleet sends the one of `works`,
+MODELS_TIMEOUT_S how long one answer may take.
 """
 
 import os
+from datetime import timedelta
 
 from pydantic import BaseModel
 
@@ -19,6 +21,7 @@ app = App("models")
 _URL = "env:FENCEPOST_SANDBOX_URL"
 _WIRE = Wire(os.environ.get("MODELS_WIRE", Wire.MESSAGES))
 _CONCURRENCY = int(os.environ.get("MODELS_CONCURRENCY", "50"))
+_TIMEOUT = timedelta(seconds=float(os.environ.get("MODELS_TIMEOUT_S", "60")))
 _AT = {THINKS: app.dependency("open", _URL), WORKS: app.dependency("limited", _URL, concurrency=_CONCURRENCY)}
 mail = app.dependency("mail", _URL)
 
@@ -44,7 +47,7 @@ def send(args: Message) -> Request:
 for _name, _provider in _AT.items():
     app.agent(
         _name,
-        model=app.model(_name, via=_provider, wire=_WIRE, model=_name, key=f"env:{KEY}"),
+        model=app.model(_name, via=_provider, wire=_WIRE, model=_name, key=f"env:{KEY}", timeout=_TIMEOUT),
         instructions="Answer at once.",
         tools=("mail.send",),
     )

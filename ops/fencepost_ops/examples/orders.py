@@ -229,7 +229,7 @@ schedule.lookup(_asks("shipping"))
 cancel.lookup(_asks("shipping"))
 
 
-@app.planner("fulfil", version=1)
+@app.planner("fulfil", version=1, timeout=2 * SECOND)
 def fulfil(context: Context) -> Turn:
     """Reserve and debit at once, then ship what was reserved, then say so."""
     order = context.input

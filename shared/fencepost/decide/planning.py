@@ -23,7 +23,7 @@ from fencepost.commands import (
     RecordTurn,
     Unfamiliar,
 )
-from fencepost.deadlines import retry_at
+from fencepost.deadlines import answer_timeout, retry_at
 from fencepost.decide import children, provider
 from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
@@ -115,10 +115,16 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         _take(fold, command)
         stop(fold, *reason, asked=False)
         return Done(fold.run.status)
-    timeout = min(command.cap, run.deadline - fold.now)
-    held_up = provider.admit(fold, command, timeout, lambda model: _dear(fold, model) is None)
+
+    def within(model: ModelSpec | None) -> timedelta:
+        of_model = model.timeout if model is not None else None
+        return answer_timeout(command.cap, of_model, run.deadline - fold.now)
+
+    held_up = provider.admit(fold, command, within, lambda model: _dear(fold, model) is None)
     if held_up is not None:
         return held_up
+    asked = _asked(fold)  # who was passed over is not
+    timeout = within(asked[0] if asked is not None else None)
     ready_at = rfc3339(fold.now + timeout + command.grace)
     _take(fold, command)
     heard = {"signals": fold.signals} if fold.signals else {}

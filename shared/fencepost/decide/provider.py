@@ -36,7 +36,7 @@ _UNREAD = frozenset({FailureClass.CONNECT, FailureClass.THROTTLED, FailureClass.
 
 
 def admit(
-    fold: Fold, command: ClaimRun, timeout: timedelta, may: Callable[[ModelSpec], bool]
+    fold: Fold, command: ClaimRun, timeout: Callable[[ModelSpec], timedelta], may: Callable[[ModelSpec], bool]
 ) -> Answer | None:
     """None lets the run ask its model; else it has to wait, and that is recorded (or `Full`: nothing is).
 
@@ -47,12 +47,12 @@ def admit(
     agent = fold.known.agent(run.planner, run.planner_version)
     if agent is None:
         return None
-    until = deadlines.takeover_at(fold.now + timeout, command.grace)
     asked = [(run.failures, agent.model(run.failures)), *agent.later(run.failures)]
     closed: list[tuple[ModelSpec, Blocked]] = []
     for failures, model in asked:
         if closed and not may(model):
             continue
+        until = deadlines.takeover_at(fold.now + timeout(model), command.grace)
         found = gate.admit_to(fold, model.scope, model.dependency, run.id, until)
         if isinstance(found, Blocked):
             closed.append((model, found))

@@ -55,7 +55,7 @@ from fencepost_workers.models.handed import check_openai_agent, check_pydantic_a
 from fencepost_workers.models.hiding import hidden, hidden_value, secrets_of
 from fencepost_workers.models.overheard import Line, listen, overhearing
 from fencepost_workers.models.prompt import Prompt, response_items
-from fencepost_workers.models.providers import Heard
+from fencepost_workers.models.providers import Heard, late, limits
 from fencepost_workers.models.pydantic import history
 from fencepost_workers.models.transcript import BYTES_PER_TOKEN, Transcript, estimate, transcript
 from fencepost_workers.tools.credentials import Credentials
@@ -130,7 +130,9 @@ class Hosted(ModelPlanner):
         if (long := too_long(self.asks, model, made, self._said(model, made, None), asking)) is not None:
             raise long
         line, credentials = (
-            Line(BYTES_PER_TOKEN * min(self.asks.window, model.window) * 4 // 3),
+            Line(
+                BYTES_PER_TOKEN * min(self.asks.window, model.window) * 4 // 3, limits(model, asking.seconds)
+            ),
             self.credentials,
         )
         with spans.span(names.CHAT, model.model, asked_of(model, self.provider), kind="client") as span:
@@ -163,7 +165,7 @@ class Hosted(ModelPlanner):
                     finish = await self._asked(told)
         except TimeoutError:
             if line.facts is None:
-                return Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time")), None
+                return Heard(late(asking.seconds)), None
         except Exception as error:  # what was answered, if anything was, is judged here
             if line.kept is None and (line.facts is None or line.status >= 300):
                 log.info("an agent of %s failed", self.framework, exc_info=True)

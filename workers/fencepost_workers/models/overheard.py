@@ -43,11 +43,12 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Line:
-    """One turn: at most `most` bytes are sent, once. `kept`: why they were not. `facts`: what was answered,
-    with which `status`.
+    """One turn: at most `most` bytes are sent, once, with the limits of time `within`, whatever those of the
+    client are. `kept`: why they were not. `facts`: what was answered, with which `status`.
     """
 
     most: int
+    within: httpx2.Timeout
     requests: int = 0
     kept: Answer | None = None
     facts: Facts | None = None
@@ -70,7 +71,7 @@ class Line:
         cause: BaseException | None = error
         while cause is not None:
             if isinstance(cause, Exception) and _of_request(cause):
-                return heard_of(cause, now, hide)
+                return heard_of(cause, now, hide, self.within)
             cause = cause.__cause__ or cause.__context__  # what it was about to ask again for
         return Heard(
             Answer(Ending.FAILED, code="planner_error", why=told(error, hide=hide)), free=not self.requests
@@ -113,6 +114,7 @@ async def _sent(request: Any) -> None:
     line.kept = _kept(line, request.url.path, len(await request.aread()))
     if line.kept is not None:
         raise Refused(line.kept.why)
+    request.extensions["timeout"] = line.within.as_dict()
     if (tree := correlation.current()) is not None:
         request.headers[TRACEPARENT] = tree
 

@@ -117,7 +117,7 @@ class Providers:
         self, client: _Client, model: ModelSpec, body: Mapping[str, Any], seconds: float, now: datetime
     ) -> Heard:
         collector = _COLLECTORS[model.wire](Most.of(model.max_output))
-        heard = Heard(Answer(Ending.FAILED, code="timeout", why="no answer in time"))
+        heard = Heard(late(seconds))
         begun = _Begun()
         try:
             async with asyncio.timeout(seconds):
@@ -261,7 +261,7 @@ async def _asked(
     collector: Collector,
     begun: _Begun,
 ) -> Heard:
-    timeout = httpx2.Timeout(seconds, connect=min(seconds, CONNECT_S))
+    timeout = limits(model, seconds)
     try:
         stream = await _create(client, model, body, timeout)
         try:
@@ -280,8 +280,21 @@ async def _asked(
             with suppress(*client.errors):
                 await stream.close()
     except client.errors as error:
-        return heard_of(error, now, client.credentials.hide)
+        return heard_of(error, now, client.credentials.hide, timeout)
     return Heard(settle(collector.facts))
+
+
+def limits(model: ModelSpec, seconds: float) -> httpx2.Timeout:
+    """Of one request: how long it may be silent, as its model declares, and how long to be connected."""
+    idle = model.timeout if model.idle is None else model.idle
+    silent = min(idle.total_seconds(), seconds)
+    return httpx2.Timeout(seconds, read=silent, connect=min(seconds, CONNECT_S))
+
+
+def late(seconds: float) -> Answer:
+    """No whole answer within its time."""
+    why = f"no whole answer within {seconds:.4g} s, which is the model's timeout or what was left of its run"
+    return Answer(Ending.FAILED, code="timeout", why=why)
 
 
 async def _create(client: _Client, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
@@ -319,7 +332,7 @@ def _plain(event: Any) -> Mapping[str, Any]:
     return event if isinstance(event, Mapping) else {}
 
 
-def heard_of(error: Exception, now: datetime, hide: Hide) -> Heard:
+def heard_of(error: Exception, now: datetime, hide: Hide, within: httpx2.Timeout) -> Heard:
     """What an error of an SDK, or of its transport, says of a request."""
     response = getattr(error, "response", None)
     status = getattr(error, "status_code", None)
@@ -336,6 +349,11 @@ def heard_of(error: Exception, now: datetime, hide: Hide) -> Heard:
     if body is not None:  # an error told within the stream
         ending, code, why = failed(None, body, str(error))
         return Heard(Answer(ending, code=code, why=why))
+    if isinstance(_root(error), httpx2.ReadTimeout):
+        why = (
+            f"not a byte came for {within.read:.4g} s, which is the model's idle or what was left of its run"
+        )
+        return Heard(Answer(Ending.FAILED, code="timeout", why=why))
     code, free = _transport(error)
     return Heard(Answer(Ending.FAILED, code=code, why=told(_root(error), hide=hide)), free=free)
 

@@ -6,6 +6,7 @@ principals may use all tools: whatever refuses a proposal is not a missing grant
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any, Final
 
 from fencepost import App, Context, Proposal, Turn
@@ -24,7 +25,7 @@ tools.add(app.dependency("dedupes", f"http://dedupes{SUFFIX}", **_options))
 app.allow("*", ["hostile.order", "hostile.pay", "hostile.fetch"])
 
 
-@app.planner("hostile", version=1)
+@app.planner("hostile", version=1, timeout=timedelta(seconds=10))
 def hostile(context: Context) -> Turn:
     """Everything it was told to try."""
     if context.turn > 1:
@@ -40,7 +41,7 @@ def hostile(context: Context) -> Turn:
     )
 
 
-@app.planner("benign", version=1)
+@app.planner("benign", version=1, timeout=timedelta(seconds=10))
 def benign(context: Context) -> Turn:
     """The same tools, used well."""
     if context.turn > 1:

@@ -40,7 +40,7 @@ def prepared(app: App, watch: Callable[[Tool, Attempt], None], principal: str) -
     made.books, made.resolver = app.books, app.resolver
     for spec in app.planners.values():
         if spec.plan is not None:
-            made.planner(spec.name, spec.version)(spec.plan)
+            made.planner(spec.name, spec.version, timeout=spec.timeout)(spec.plan)
         elif spec.script is not None:
             made.scripted(spec.name, spec.version, spec.script)
         if spec.verify is not None:
