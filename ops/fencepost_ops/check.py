@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Collection, Mapping, Sequence
@@ -58,6 +59,7 @@ SELECT coalesce(least(
         ON o.key = c.operation AND o.tenant = c.tenant WHERE c.run = ANY(%(runs)s))
 ), fencepost.now()), fencepost.now(), clock_timestamp()
 """
+_EVERY_S: Final = 2.0  # seconds between two words about how far it is
 _SHOWN: Final = 20  # violations of one invariant on the screen; JSON has them all
 _STYLES: Final = {"holds": "green", "violated": "bold red", "unchecked": "yellow"}
 
@@ -160,6 +162,18 @@ def print_report(report: Report) -> None:
             click.echo(f"{verdict.invariant}, not asserted: {shown(note).plain}")
 
 
+class _Progress:
+    """Says on stderr how far it is, every few seconds; nothing where it takes less."""
+
+    def __init__(self) -> None:
+        self._said = time.monotonic()
+
+    def __call__(self, runs: int, events: int) -> None:
+        if time.monotonic() - self._said >= _EVERY_S:
+            self._said = time.monotonic()
+            click.echo(f"check: {runs} runs, {events} events so far", err=True)
+
+
 @click.command()
 @click.argument("run", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every run there is.")
@@ -199,7 +213,8 @@ def check(
     read that the application reads itself (@dependency.book), of dependencies that --book keeps none of;
     the application's contracts say what each tool promises, and what that leaves open is told and not
     asserted. A running fleet may be checked at any time. Exit code 1 if anything is violated, 3 if a book
-    cannot be read.
+    cannot be read. Amounts are fencepost audit's to compare. A ledger of any size is read in one snapshot,
+    a group of runs at a time; the books are read as a whole.
     """
     if (run is not None) == everything:
         raise click.UsageError("name a RUN, or give --all")
@@ -212,7 +227,8 @@ def check(
         given = [one for one in (sandbox, booked(app, connection, only)) if one is not None]
         reader = AllBooks(*given) if given else None
         apart = timedelta(seconds=tolerance)
-        report = hold(connection, reader, settled=settled, terms=known, runs=only, tolerance=apart)
+        how: dict[str, Any] = {"settled": settled, "terms": known, "runs": only, "tolerance": apart}
+        report = hold(connection, reader, progress=_Progress(), **how)
     if as_json:
         print_json(report.to_json())
     else:

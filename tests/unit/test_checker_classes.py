@@ -82,7 +82,7 @@ def held(
     tables = Tables({}, rows, [], 0, (), {(k.tenant, k.key): k for k in keys}, whole)
     ledger, findings = Ledgered(tables, attempts, people or {}, absent), Findings()
     books = Books(frozenset({"wallet", *(e.service for e in effects)}), tuple(effects), ())
-    books = Owners(ledger, books.effects).own(books)
+    books = Owners(calls, books.effects).own(books)
     after = replace(books, effects=(*books.effects, *since))
     terms = {} if known is None else {("wallet.debit", 1): known}
     check_effects(findings, ledger, after, books, terms, S, whole=whole)
@@ -225,9 +225,8 @@ OTHER = call("SUCCEEDED", id=UUID(int=3), operation="cd" * 32, receipt="r-2", ar
 
 
 def owners(effects: Sequence[BookEffect], *calls: CallRow) -> list[str | None]:
-    ledger = Ledgered(Tables({}, {(c.tenant, c.id): c for c in calls}, [], 0), [], {})
     books = Books(frozenset({"wallet"}), tuple(effects), ())
-    return [e.key for e in Owners(ledger, effects).own(books).effects]
+    return [e.key for e in Owners(calls, effects).own(books).effects]
 
 
 @pytest.mark.parametrize(

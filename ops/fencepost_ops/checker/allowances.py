@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from types import UnionType
 from typing import Any, Final
@@ -95,14 +95,21 @@ class Counters:
         if call.id in self._shares:
             self._follow(call, event)
 
+    def forget(self) -> None:
+        """A history has ended: of its calls only what they moved is kept."""
+        for kept in (self._shares, self._counting, self._came_back):
+            kept.clear()
+
     def _let_go(self, call: CallStory, share: Mapping[str, Any], event: EventRow) -> None:
         """What it took as it was marked is from now on what an attempt took, under the limits told here."""
+        event = replace(event, body="")
         self._came_back.discard((call.id, share["key"]))
         moves = self._moves[event.tenant, share["key"]]
         moves.append(_Move(event, -share["count"], -share["minor"], granted=False, share=share))
         moves.append(_Move(event, share["count"], share["minor"], granted=True, share=share))
 
     def _follow(self, call: CallStory, event: EventRow) -> None:
+        event = replace(event, body="")
         shares = self._shares[call.id]
         now = set() if call.state in _GIVEN_BACK else set(shares)
         was = self._counting[call.id]

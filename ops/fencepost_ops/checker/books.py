@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from fencepost_ops.sandbox.book import Book
+
+if TYPE_CHECKING:
+    from fencepost_ops.checker.ledgered import Ledgered
 
 SANDBOX_SERVICES = ("wallet", "inventory", "shipping", "mail", "pages")
 
@@ -157,3 +161,44 @@ def read_books(reader: BookReader | None) -> Books:
         tuple(effect for service in services for effect in reader.effects(service)),
         tuple(request for service in services for request in reader.requests(service)),
     )
+
+
+class Sides:
+    """The books before the ledger was read, and as they are now, given out a group of calls at a time.
+
+    Effects go with the call whose key they have, requests with the one they say they are of; what no group
+    was given is left.
+    """
+
+    def __init__(self, before: Books, now: Books) -> None:
+        self.before = before
+        self.services = now.services
+        self._before = _by(before.effects, lambda effect: effect.key)
+        self._now = _by(now.effects, lambda effect: effect.key)
+        self._requests = _by(before.requests, lambda request: request.origin.call)
+
+    def of(self, ledger: Ledgered) -> tuple[Books, Books]:
+        """What there is of these keys and calls: before, and now. It is given once."""
+        requests = [one for call in ledger.calls for one in self._requests.pop(call, ())]
+        found = [
+            tuple(effect for key in ledger.of_key for effect in book.pop(key, ()))
+            for book in (self._before, self._now)
+        ]
+        return (
+            Books(self.before.services, found[0], tuple(requests)),
+            Books(self.services, found[1], ()),
+        )
+
+    def left(self) -> tuple[Books, Books]:
+        """What nobody was given."""
+        requests = tuple(one for some in self._requests.values() for one in some)
+        before = tuple(one for some in self._before.values() for one in some)
+        now = tuple(one for some in self._now.values() for one in some)
+        return Books(self.before.services, before, requests), Books(self.services, now, ())
+
+
+def _by(found: Iterable[Any], name: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
+    kept: dict[Any, list[Any]] = defaultdict(list)
+    for one in found:
+        kept[name(one)].append(one)
+    return kept

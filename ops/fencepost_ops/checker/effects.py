@@ -46,15 +46,11 @@ def check_effects(
         return
     found = [e for e in before.effects if whole or _mine(ledger, e)]
     kept = [e for e in found if not ledger.lost(e, tolerance)]
-    if len(kept) < len(found):
-        lost = f"{len(found) - len(kept)} effects are of a time that the ledger lost"
-        findings.note(
-            "I2", f"{lost}, and their attempts with it: fencepost audit says what has no intent now"
-        )
+    lost = "effects are of a time that the ledger lost, and their attempts with it"
+    findings.tally("I2", len(found) - len(kept), f"{lost}: fencepost audit says what has no intent now")
     known = [e for e in kept if whole or not _anothers(ledger, e)]
-    if len(known) < len(kept):
-        theirs = f"{len(kept) - len(known)} effects under these keys are of attempts of other runs"
-        findings.note("I2", f"{theirs}, which were not read: check those runs, or --all")
+    theirs = "effects under these keys are of attempts of other runs"
+    findings.tally("I2", len(kept) - len(known), f"{theirs}, which were not read: check those runs, or --all")
     now = [e for e in books.effects if whole or _mine(ledger, e)]
     _Intents(findings, ledger, books, terms).check(now, known, found)
     findings.looked("I2", len(known))
@@ -182,8 +178,8 @@ class _Intents:
             if call.operation and call.child is None and not has_book(call, self._books.services)
         )
         for service, number in sorted(missing.items()):
-            what = f"{number} calls of {service or 'no dependency'} were not checked"
-            self._findings.note("I1", f"{what}: it has no book here")
+            what = f"calls of {service or 'no dependency'} were not checked: it has no book here"
+            self._findings.tally("I1", number, what)
 
 
 def _by_key(effects: Sequence[BookEffect]) -> dict[str, list[BookEffect]]:

@@ -1,4 +1,4 @@
-"""What the ledger's tables hold, read by SQL of the checker's own, in one snapshot."""
+"""What the ledger's tables hold, by SQL of the checker's own: one snapshot, a group of runs at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import psycopg
@@ -15,6 +15,15 @@ from psycopg.rows import class_row
 
 Key = tuple[str, UUID]
 """A tenant and the id of a run or a call."""
+LIMITS: Final = (
+    "statement_timeout",
+    "transaction_timeout",
+    "idle_in_transaction_session_timeout",
+    "lock_timeout",
+)
+"""Limits of a fleet's sessions, which no reader of everything can keep."""
+ANSWER_WITHIN_S: Final = 3600.0  # a server that says nothing for so long is gone
+PAGE: Final = 2000  # rows of one round trip
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +202,29 @@ _SPELLED = {
 }
 
 
+def _columns(table: str, kind: type) -> str:
+    return ", ".join(_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind))
+
+
+def _select(table: str, kind: type, *, of_run: str, order: str) -> str:
+    what = f"SELECT {_columns(table, kind)} FROM fencepost.{table}"
+    return f"{what} WHERE {of_run} = ANY(%(runs)s) ORDER BY {order}"
+
+
+_RUNS = _select("runs", RunRow, of_run="id", order="tenant, created_at, id")
+_CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordinal, id")
+_EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
+_OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
+_OPERATIONS = (
+    f"SELECT {_columns('operations', OperationRow)} FROM fencepost.operations"
+    " WHERE (key, tenant) IN (SELECT operation, tenant FROM fencepost.calls WHERE run = ANY(%(runs)s))"
+)
+_EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
+_TENANTS = "SELECT tenant FROM fencepost.runs WHERE id = ANY(%(runs)s)"
+_NOTED = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes"
+_COUNTED = "SELECT tenant, key, allowance, used_count, used_minor FROM fencepost.allowances"
+
+
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     """A question about all runs, and the same about some: spelled apart, so that their indexes serve."""
@@ -201,40 +233,33 @@ class _Wanted:
     of_some: str
 
 
-def _columns(table: str, kind: type) -> str:
-    return ", ".join(_SPELLED.get(f"{table}.{f.name}", f'"{f.name}"') for f in fields(kind))
-
-
-def _select(table: str, kind: type, *, of_run: str, order: str) -> _Wanted:
-    asked = f"SELECT {_columns(table, kind)} FROM fencepost.{table}"
-    return _Wanted(f"{asked} ORDER BY {order}", f"{asked} WHERE {of_run} = ANY(%(runs)s) ORDER BY {order}")
-
-
-_RUNS = _select("runs", RunRow, of_run="id", order="tenant, created_at, id")
-_CALLS = _select("calls", CallRow, of_run="run", order="tenant, run, turn, ordinal, id")
-_EVENTS = _select("events", EventRow, of_run="run", order="tenant, run, seq")
-_OUTBOX = _select("outbox", OutboxRow, of_run="run", order="tenant, subject")
-_OPERATIONS = _Wanted(
-    f"SELECT {_columns('operations', OperationRow)} FROM fencepost.operations",
-    f"SELECT {_columns('operations', OperationRow)} FROM fencepost.operations"
-    " WHERE (key, tenant) IN (SELECT operation, tenant FROM fencepost.calls WHERE run = ANY(%(runs)s))",
-)
-_EPOCHS = "SELECT since, opened_at FROM fencepost.epochs ORDER BY epoch"
-_TENANTS = "SELECT tenant FROM fencepost.runs WHERE id = ANY(%(runs)s)"
-_NOTED = "SELECT tenant, at, about, change, said FROM fencepost.authority_changes"
 _CHANGES = _Wanted(
     f"{_NOTED} ORDER BY at, id",
     f"{_NOTED} WHERE CASE about WHEN 'withdrawn' THEN said::json ->> 'tool' IN"
     " (SELECT tool FROM fencepost.calls WHERE run = ANY(%(runs)s))"
     f" ELSE tenant IN ({_TENANTS}) END ORDER BY at, id",
 )
-_COUNTED = "SELECT tenant, key, allowance, used_count, used_minor FROM fencepost.allowances"
 _ALLOWANCES = _Wanted(_COUNTED, f"{_COUNTED} WHERE tenant IN ({_TENANTS})")
 _EVIDENCE = _Wanted(
     "SELECT count(*) FROM fencepost.evidence",
     "SELECT count(*) FROM fencepost.evidence"
     " WHERE call IN (SELECT id FROM fencepost.calls WHERE run = ANY(%(runs)s))",
 )
+# Every run, after the root of its tree; and what has rows although there is no such run.
+_TREES = "SELECT coalesce(root, id), id FROM fencepost.runs ORDER BY 1, 2"
+_STRAYS = """
+SELECT DISTINCT s.run FROM (
+    SELECT run, tenant FROM fencepost.events UNION SELECT run, tenant FROM fencepost.calls
+    UNION SELECT run, tenant FROM fencepost.outbox) s
+WHERE NOT EXISTS (SELECT 1 FROM fencepost.runs r WHERE r.id = s.run AND r.tenant = s.tenant)
+"""
+_SHARED = """
+SELECT array_agg(DISTINCT coalesce(r.root, r.id)) FROM fencepost.calls c
+JOIN fencepost.runs r ON r.id = c.run AND r.tenant = c.tenant
+CROSS JOIN LATERAL unnest(ARRAY[c.operation, c.compensates]) AS k (key)
+WHERE k.key IS NOT NULL GROUP BY k.key HAVING count(DISTINCT coalesce(r.root, r.id)) > 1
+"""
+_NAMED = f"SELECT {_columns('calls', CallRow)} FROM fencepost.calls WHERE operation IS NOT NULL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,37 +282,109 @@ class Tables:
     """The ledger's clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What is read once, whatever runs are checked."""
+
+    evidence: int
+    epochs: tuple[EpochRow, ...]
+    changes: tuple[ChangeRow, ...]
+    allowances: dict[tuple[str, str], AllowanceRow]
+    read_at: datetime | None
+
+
 class Snapshot:
-    """One consistent look at the ledger, of some runs or of all."""
+    """One consistent look at the ledger, of some runs or of all, a group of them after the other."""
 
     def __init__(self, connection: psycopg.Connection[Any], runs: Collection[UUID] | None) -> None:
         self._connection = connection
         self._runs = None if runs is None else list(runs)
 
-    def tables(self) -> Tables:
-        """All rows but the events."""
+    def common(self) -> Common:
+        """What does not belong to one run."""
         evidence = self._connection.execute(*self._asked(_EVIDENCE)).fetchone()
         clock = self._connection.execute("SELECT fencepost.now()").fetchone()
-        return Tables(
-            {(r.tenant, r.id): r for r in self._read(RunRow, *self._asked(_RUNS))},
-            {(c.tenant, c.id): c for c in self._read(CallRow, *self._asked(_CALLS))},
-            self._read(OutboxRow, *self._asked(_OUTBOX)),
+        return Common(
             evidence[0] if evidence is not None else 0,
             tuple(self._read(EpochRow, _EPOCHS)),
-            {(o.tenant, o.key): o for o in self._read(OperationRow, *self._asked(_OPERATIONS))},
-            self._runs is None,
             tuple(self._read(ChangeRow, *self._asked(_CHANGES))),
             {(a.tenant, a.key): a for a in self._read(AllowanceRow, *self._asked(_ALLOWANCES))},
             clock[0] if clock is not None else None,
         )
 
-    def histories(self) -> Iterator[tuple[Key, list[EventRow]]]:
+    def groups(self, size: int) -> Iterator[list[UUID]]:
+        """Runs that are to be looked at together: at least `size` where there are so many.
+
+        Whole trees, and whatever runs have a key in common, so that what is held against each other is there:
+        only such a group may be larger.
+        """
+        if self._runs is not None:
+            yield self._runs
+            return
+        sharing = _Sharing()
+        for (trees,) in self._streamed("checked_keys", _SHARED):
+            sharing.together(trees)
+        group: list[UUID] = []
+        for tree, found in itertools.groupby(self._streamed("checked_runs", _TREES), key=lambda row: row[0]):
+            runs = [run for _, run in found]
+            if not sharing.later(tree, runs):
+                group += runs
+            if len(group) >= size:
+                yield group
+                group = []
+        for runs in sharing.groups():
+            group += runs
+            if len(group) >= size:
+                yield group
+                group = []
+        group += [run for (run,) in self._connection.execute(_STRAYS)]
+        if group:
+            yield group
+
+    def tables(self, runs: list[UUID], common: Common) -> Tables:
+        """All rows of these runs but their events."""
+        values = {"runs": runs}
+        return Tables(
+            {(r.tenant, r.id): r for r in self._read(RunRow, _RUNS, values)},
+            {(c.tenant, c.id): c for c in self._read(CallRow, _CALLS, values)},
+            self._read(OutboxRow, _OUTBOX, values),
+            common.evidence,
+            common.epochs,
+            {(o.tenant, o.key): o for o in self._read(OperationRow, _OPERATIONS, values)},
+            self._runs is None,
+            common.changes,
+            common.allowances,
+            common.read_at,
+        )
+
+    def histories(self, runs: list[UUID]) -> Iterator[tuple[Key, list[EventRow]]]:
         """The events of one run after the other, in the order of their numbers."""
         with self._connection.cursor("checked_events", row_factory=class_row(EventRow)) as cursor:
-            cursor.itersize = 2000
-            cursor.execute(*self._asked(_EVENTS))
+            cursor.itersize = PAGE
+            cursor.execute(_EVENTS, {"runs": runs})
             for key, events in itertools.groupby(cursor, key=lambda e: (e.tenant, e.run)):
                 yield key, list(events)
+
+    def keyed(self) -> Iterator[CallRow]:
+        """Every call with a key."""
+        where, values = "", None
+        if self._runs is not None:
+            where, values = " AND run = ANY(%(runs)s)", {"runs": self._runs}
+        with self._connection.cursor("checked_calls", row_factory=class_row(CallRow)) as cursor:
+            cursor.itersize = PAGE
+            yield from cursor.execute(_NAMED + where, values)
+
+    def runs_of(self, calls: Collection[UUID]) -> list[UUID]:
+        """The runs of these calls, as far as they are looked at."""
+        found = self._connection.execute(
+            "SELECT DISTINCT run FROM fencepost.calls WHERE id = ANY(%s)", [list(calls)]
+        )
+        return [run for (run,) in found if self._runs is None or run in self._runs]
+
+    def _streamed(self, name: str, statement: str) -> Iterator[Any]:
+        with self._connection.cursor(name) as cursor:
+            cursor.itersize = PAGE
+            yield from cursor.execute(statement)
 
     def _asked(self, wanted: _Wanted) -> tuple[str, dict[str, Any] | None]:
         if self._runs is None:
@@ -299,9 +396,56 @@ class Snapshot:
             return cursor.execute(statement, values).fetchall()
 
 
+class _Sharing:
+    """Trees of runs that have keys in common, joined to groups; memory for those alone."""
+
+    def __init__(self) -> None:
+        self._above: dict[UUID, UUID] = {}
+        self._runs: dict[UUID, list[UUID]] = {}
+
+    def together(self, trees: list[UUID]) -> None:
+        """These belong into one group."""
+        first = self._top(trees[0])
+        for tree in trees:
+            self._above[self._top(tree)] = first
+
+    def _top(self, tree: UUID) -> UUID:
+        self._above.setdefault(tree, tree)
+        while (above := self._above[tree]) != tree:
+            self._above[tree] = self._above[above]
+            tree = above
+        return tree
+
+    def later(self, tree: UUID, runs: list[UUID]) -> bool:
+        """Whether it shares keys with others: then its runs are kept, and come with theirs."""
+        if tree not in self._above:
+            return False
+        self._runs.setdefault(self._top(tree), []).extend(runs)
+        return True
+
+    def groups(self) -> Iterator[list[UUID]]:
+        """The runs of one group after the other."""
+        yield from self._runs.values()
+
+
 @contextmanager
 def snapshot(connection: psycopg.Connection[Any], runs: Collection[UUID] | None = None) -> Iterator[Snapshot]:
-    """A look at the ledger that nothing moves under. The connection must not be inside a transaction."""
-    with connection.transaction():
-        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        yield Snapshot(connection, runs)
+    """A look at the ledger that nothing moves under. The connection must not be inside a transaction.
+
+    It takes as long as it takes: a fleet's limits on sessions are not its own. They hold again afterwards.
+    """
+    patience = getattr(connection, "answer_s", None)
+    for name in LIMITS:
+        connection.execute(f"SET {name} = 0")
+    try:
+        if patience is not None:
+            connection.answer_s = ANSWER_WITHIN_S  # type: ignore[attr-defined]
+        with connection.transaction():
+            connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            yield Snapshot(connection, runs)
+    finally:
+        if patience is not None:
+            connection.answer_s = patience  # type: ignore[attr-defined]
+        if not connection.closed:
+            for name in LIMITS:
+                connection.execute(f"RESET {name}")

@@ -64,10 +64,8 @@ class Families:
         findings.broken("I10", self._outlives(tables))
         findings.broken("I11", self._strangers(tables))
         findings.looked("I1", len(self.keys))
-        if unread := sum(key not in tables.runs for key in self.born) if not tables.whole else 0:
-            findings.note(
-                "I2", f"{unread} runs that calls have started were not read: check --all holds them"
-            )
+        unread = sum(key not in tables.runs for key in self.born) if not tables.whole else 0
+        findings.tally("I2", unread, "runs that calls have started were not read: check --all holds them")
 
     def _several(self) -> Iterator[Violation]:
         for event in self.twice:

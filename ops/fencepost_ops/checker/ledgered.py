@@ -8,6 +8,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -165,19 +166,27 @@ class Ledgered:
 
 
 class Owners:
-    """Finds the key of an effect: by the form its service knows it in; else by receipt; else by reference."""
+    """Finds the key of an effect: by the form its service knows it in; else by receipt; else by reference.
 
-    def __init__(self, ledger: Ledgered, effects: Sequence[BookEffect]) -> None:
-        self._ledger = ledger
-        self._spelled = _spelled(ledger.of_key, {e.key for e in effects if e.key is not None})
+    `calls` are all with a key, in any order; of them only what effects name is kept.
+    """
+
+    def __init__(self, calls: Iterable[CallRow], effects: Sequence[BookEffect]) -> None:
+        named = {e.key for e in effects if e.key is not None}
         bare = [e for e in effects if _nameless(e)]
-        services = {e.service for e in bare}
-        calls = [c for c in ledger.calls.values() if c.operation and has_book(c, services)]
-        self._by_receipt = _index((c.receipt, c) for c in calls if c.receipt)
+        services, receipts = {e.service for e in bare}, {as_stored(e.receipt) for e in bare if e.receipt}
         referred = {e.reference for e in bare if e.reference}
-        self._by_reference = _index(
-            (value, c) for c in (calls if referred else ()) for value in _values(c.arguments) & referred
-        )
+        self._spelled: dict[str, str] = {}
+        self._by_receipt: dict[str, list[CallRow]] = defaultdict(list)
+        self._by_reference: dict[str, list[CallRow]] = defaultdict(list)
+        for call in calls if bare or _other_forms(named) else ():
+            self._spelled |= _spelled([call.operation or ""], named)
+            if not bare or not has_book(call, services):
+                continue
+            if call.receipt in receipts:
+                self._by_receipt[call.receipt or ""].append(call)
+            for value in _values(call.arguments) & referred if referred else ():
+                self._by_reference[value].append(call)
 
     def own(self, books: Books) -> Books:
         """The same books, each effect under its call's own key where that can be found out."""
@@ -220,23 +229,18 @@ def _fits(call: CallRow, effect: BookEffect) -> bool:
     return named and effect.service in (call.scope, call.scope.partition("/")[0])
 
 
-def _index(pairs: Iterable[tuple[str, CallRow]]) -> Mapping[str, list[CallRow]]:
-    found: dict[str, list[CallRow]] = defaultdict(list)
-    for value, call in pairs:
-        found[value].append(call)
-    return found
+def _other_forms(named: Iterable[str]) -> bool:
+    """Whether some are known by another form than the ledger's own."""
+    return any(_CUT.fullmatch(name) or _UUID.fullmatch(name) for name in named)
 
 
-def _spelled(keys: Iterable[str], named: Collection[str]) -> dict[str, str]:
+def _spelled(keys: Iterable[str], named: AbstractSet[str]) -> dict[str, str]:
     """The whole keys behind those that a service knows in a shorter form: a beginning, or a UUID of it."""
-    lengths = {len(name) for name in named if _CUT.fullmatch(name)}
-    uuids = any(_UUID.fullmatch(name) for name in named)
     found: dict[str, str] = {}
-    for key in keys if lengths or uuids else ():
+    for key in keys:
         if _WHOLE.fullmatch(key):
-            found |= {key[:length]: key for length in lengths}
-            if uuids:
-                found[str(UUID(hex=key[:32], version=4))] = key
+            forms = {key[:length] for length in range(32, 64)} | {str(UUID(hex=key[:32], version=4))}
+            found |= dict.fromkeys(forms & named, key)
     return found
 
 

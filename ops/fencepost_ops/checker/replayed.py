@@ -11,14 +11,14 @@ from typing import Any
 
 import psycopg
 
-from fencepost.ledger.verify import verify_run
+from fencepost.ledger.verify import verify_all, verify_run
 from fencepost_ops.checker.facts import Key
 from fencepost_ops.checker.report import Violation
 
 
-def replay_faults(connection: psycopg.Connection[Any], runs: Iterable[Key]) -> Iterator[Violation]:
-    """What `fencepost verify` finds wrong with these runs, each in a snapshot of its own."""
-    for tenant, run in runs:
-        fault = verify_run(connection, tenant, run).fault
-        if fault is not None:
-            yield Violation(f"run {run}: {fault}", tenant, run)
+def replay_faults(connection: psycopg.Connection[Any], runs: Iterable[Key] | None) -> Iterator[Violation]:
+    """What `fencepost verify` finds wrong with these runs, or with all, each in a snapshot of its own."""
+    each = verify_all(connection) if runs is None else (verify_run(connection, *key) for key in runs)
+    for one in each:
+        if one.fault is not None:
+            yield Violation(f"run {one.run}: {one.fault}", one.tenant, one.run)

@@ -146,6 +146,7 @@ class Findings:
         self._violations: dict[str, list[Violation]] = {name: [] for name in PROMISES}
         self._notes: dict[str, dict[str, None]] = {name: {} for name in PROMISES}
         self._unchecked: set[str] = set()
+        self._tallies: dict[tuple[str, str], int] = {}
 
     def looked(self, invariant: str, count: int = 1) -> None:
         """So many more things were held against the invariant."""
@@ -159,6 +160,11 @@ class Findings:
         """This was seen and is not asserted; said once, however often it was seen."""
         self._notes[invariant][text] = None
 
+    def tally(self, invariant: str, number: int, what: str) -> None:
+        """So many more of these were seen and are not asserted; said once, with their sum."""
+        if number:
+            self._tallies[invariant, what] = self._tallies.get((invariant, what), 0) + number
+
     def unchecked(self, invariant: str, why: str) -> None:
         """Nothing could be held against it."""
         self._unchecked.add(invariant)
@@ -166,12 +172,16 @@ class Findings:
 
     def verdicts(self) -> tuple[Verdict, ...]:
         """All verdicts, in order."""
+        summed = {
+            name: tuple(f"{number} {what}" for (of, what), number in self._tallies.items() if of == name)
+            for name in PROMISES
+        }
         return tuple(
             Verdict(
                 name,
                 self._counts[name],
                 tuple(self._violations[name]),
-                tuple(self._notes[name]),
+                (*self._notes[name], *summed[name]),
                 name in self._unchecked,
             )
             for name in PROMISES

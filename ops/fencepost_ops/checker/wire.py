@@ -30,9 +30,6 @@ def check_wire(
     if not before.services:
         findings.note("I9", "requests on the wire were not counted: no service's book was given")
         return
-    silent = {e.service for e in before.effects} - {r.service for r in before.requests}
-    for service in sorted(silent):
-        findings.note("I9", f"requests to {service} were not counted: its book keeps none")
     asked = [r for r in before.requests if whole or r.origin.call in ledger.calls]
     asked = [r for r in asked if not ledger.lost(r, tolerance)]
     findings.looked("I9", len(asked))
@@ -42,6 +39,13 @@ def check_wire(
     for one in seen:
         findings.broken("I3", _stale(ledger, one))
     _landed(findings, ledger, asked, terms, tolerance)
+
+
+def uncounted(findings: Findings, before: Books) -> None:
+    """Say of which services the books keep no requests."""
+    silent = {e.service for e in before.effects} - {r.service for r in before.requests}
+    for service in sorted(silent):
+        findings.note("I9", f"requests to {service} were not counted: its book keeps none")
 
 
 # -- I9 ------------------------------------------------------------------------------------------------
@@ -123,7 +127,7 @@ def _landed(
             late[request.service] += 1
     for service, number in sorted(late.items()):
         why = "held up on their way, or in a process that stood still"
-        findings.note("I10", f"{number} requests reached {service} after their attempt's time: {why}")
+        findings.tally("I10", number, f"requests reached {service} after their attempt's time: {why}")
 
 
 def _too_late(request: BookRequest, made: Started, named: str) -> Violation:

@@ -75,9 +75,9 @@ def test_only_what_concerns_the_runs_that_are_asked_about_is_read(desk: Desk) ->
         )
     with psycopg.connect(desk.bench.database.dsns["reader"], autocommit=True) as connection:
         with snapshot(connection, [run]) as some:
-            mine = some.tables().changes
+            mine = some.common().changes
         with snapshot(connection) as every:
-            everything = every.tables().changes
+            everything = every.common().changes
     assert {change.tenant for change in everything} >= {"elsewhere", desk.bench.run(run).tenant, ""}
     assert {change.tenant for change in mine} == {desk.bench.run(run).tenant, ""}
     assert all("mail.send" not in change.said for change in mine)
