@@ -18,6 +18,7 @@ import click
 from fencepost import __version__
 from fencepost.canonical import reveal
 from fencepost.errors import FencepostError, UsageError
+from fencepost.telemetry.logs import uncaught
 from fencepost_ops.commands.named import COMMANDS, SAYS, SECTIONS
 from fencepost_ops.commands.session import app_option, dsn_option, redis_option
 
@@ -100,6 +101,7 @@ class CommandLine(click.Group):
             sys.exit(_say(f"the output cannot be written: {error.strerror}", UNREACHABLE))
         except Exception as error:
             if "--traceback" in (args if args is not None else sys.argv[1:]):
+                sys.excepthook = uncaught
                 raise
             what = f"{type(error).__name__}: {error}".splitlines()[0]
             sys.exit(

@@ -38,6 +38,7 @@ from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.errors import UsageError
 from fencepost.misfits import misfits
 from fencepost.money import Money
+from fencepost.names import patterns
 from fencepost.states import CallState
 
 C = CallState
@@ -90,6 +91,11 @@ class Allowance(BaseModel):
         whole = self.window is None or (self.window.microseconds == 0 and self.window >= timedelta(seconds=1))
         if not whole or (self.window or timedelta(0)) > timedelta(days=3650):
             raise ValueError("a window is of whole seconds, from one second to 3650 days")
+        try:
+            patterns("principal", [self.principal])
+            patterns("tenant", [self.tenant])
+        except UsageError as error:
+            raise ValueError(str(error)) from None
         if len(set(self.per)) != len(self.per):
             raise ValueError("`per` names each part once")
         return self

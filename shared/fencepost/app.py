@@ -37,6 +37,7 @@ from fencepost.models import (
     check_agent,
     check_currencies,
 )
+from fencepost.names import named, patterns
 from fencepost.planners import PlannerSpec, Script
 from fencepost.retrieval import RetrievalOptions, Retrieved, Search, declare_retrieval, home_options
 from fencepost.secrets import Resolver
@@ -265,6 +266,10 @@ class App:
             raise UsageError(
                 "allow() with approvals= needs approvers=[...]: principals, or roles as role:NAME"
             )
+        patterns("principal", [principal])
+        patterns("approvers", approvers)
+        if tenant is not None:
+            named("tenant", tenant)
         self._grants += (
             Grant(principal, tuple(tools), tenant, approvals, tuple(approvers), within, tainted),
         )

@@ -18,6 +18,7 @@ import rfc8785
 
 from fencepost.errors import UsageError
 from fencepost.jsontext import encoder
+from fencepost.redaction import hidden
 
 JSON: TypeAlias = "bool | int | str | list[JSON] | tuple[JSON, ...] | dict[str, JSON] | None"
 
@@ -257,11 +258,12 @@ def sanitize(text: object, limit: int) -> str:
 
     NUL, other controls but tab and line ends, directional overrides and lone surrogates become visible, NUL
     as `\u0000`; backslashes in front of those or of a `u` are doubled, so that an uncut text reads back.
-    A cut text ends in "…". Anything but text is shown by `str`, undecodable bytes as surrogates.
+    What this process has to hide is hidden before it is cut, and a cut text ends in "…". Anything but text is
+    shown by `str`, undecodable bytes as surrogates.
     """
     if limit <= 0:
         return ""
-    raw = _as_text(text)
+    raw = hidden(_as_text(text))
     safe = _SHOWN.sub(_visible, raw[: limit + 1])
     if len(safe) <= limit:
         return safe

@@ -8,6 +8,7 @@ from typing import Final, Literal
 from fencepost.errors import UsageError
 from fencepost.mcp import McpServer, Stdio, Streamable, ToolCall
 from fencepost.outbound import Outbound, outbound
+from fencepost.redaction import own, own_address
 from fencepost.settings import variable
 from fencepost.wire import Request, StoredRequest, check_base_url, check_headers
 
@@ -213,4 +214,8 @@ def resolve(setting: str) -> str:
     value = variable(setting[4:])
     if value is None:
         raise UsageError(f"environment variable {setting[4:]} is not set")
+    if "://" in value:
+        own_address(value)
+    else:
+        own(value)
     return value

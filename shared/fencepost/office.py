@@ -23,6 +23,7 @@ from fencepost.errors import FencepostError, NotFound, UsageError
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Connection, Pool
 from fencepost.ledger.explain import explained
+from fencepost.names import named
 
 BATCH: Final = 100
 """Decisions per transaction at most."""
@@ -128,7 +129,7 @@ class Office:
 
     def cancel(self, tenant: str, run: UUID, by: str, reason: str) -> bool:
         """Stop the run; False if it had ended already. FencepostError if that is refused."""
-        by, reason = words("by", by), words("reason", reason)
+        by, reason = named("by", by), words("reason", reason)
         command = commands.RequestCancel(id=uuid7(), tenant=tenant, run=run, by=by, reason=reason)
         (answer,) = self.apply([command])
         if isinstance(answer, commands.Denied | commands.Broken):
@@ -137,7 +138,7 @@ class Office:
 
     def repin(self, tenant: str, run: UUID, to: int, by: str, reason: str, *, seen: int) -> str:
         """Have another version of its planner plan a run; its status then. FencepostError: refused."""
-        by, reason = words("by", by), words("reason", reason)
+        by, reason = named("by", by), words("reason", reason)
         try:
             with self._pool.reading() as connection:
                 login, _ = _login(connection)
@@ -157,7 +158,7 @@ class Office:
 
         NotFound for no such call, FencepostError, saying why, where this person cannot decide it now.
         """
-        by, reason = words("by", by), words("reason", reason)
+        by, reason = named("by", by), words("reason", reason)
         try:
             with self._pool.reading() as connection:
                 login, _ = _login(connection)
@@ -219,7 +220,7 @@ class Office:
             run=run,
             call=one.call,
             decision=one.decision,
-            by=words("by", one.by),
+            by=named("by", one.by),
             reason=words("reason", one.reason),
             receipt=one.receipt,
             seen=one.seen,

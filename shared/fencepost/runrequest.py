@@ -17,6 +17,7 @@ from typing import Any, Final
 from fencepost.budgets import Budget
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
+from fencepost.names import named
 from fencepost.taint import BORN
 from fencepost.tools import OnStop
 
@@ -27,7 +28,7 @@ MAX_DIGITS: Final = 400
 MAX_DEADLINE: Final = timedelta(days=3650)
 OF_CALLS: Final = "child:"
 """How the keys of runs begin that calls start: nobody else's do, so that nobody takes one."""
-_LONGEST: Final = {"run_key": 200, "tenant": 100, "principal": 200, "planner": 200}
+_LONGEST: Final = {"run_key": 200, "planner": 200}
 _MAX_VERSION: Final = 2**31 - 1
 _SHOWN: Final = 80
 _PARTS: Final = "-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
@@ -62,6 +63,8 @@ class RunRequest:
     def __post_init__(self) -> None:
         for name, longest in _LONGEST.items():
             _check_name(name, getattr(self, name), longest)
+        named("tenant", self.tenant)
+        named("principal", self.principal)
         if self.run_key.startswith(OF_CALLS):
             raise UsageError(
                 f"run keys that begin with {OF_CALLS} are those of runs that calls start; use another"
@@ -83,8 +86,8 @@ class RunRequest:
         """Equal for two requests exactly where the ledger takes them for the same; it has the last word."""
         value = json.loads(self.input_text, parse_int=_value, parse_float=_value)
         budget = self.budget or Budget()
-        named = (self.tenant, self.run_key, self.planner, self.version, self.principal)
-        return (*named, self.deadline, budget, self.on_stop, self.tainted, value)
+        whose = (self.tenant, self.run_key, self.planner, self.version, self.principal)
+        return (*whose, self.deadline, budget, self.on_stop, self.tainted, value)
 
     @property
     def budget_text(self) -> str:

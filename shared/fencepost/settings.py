@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from fencepost.errors import UsageError
 from fencepost.misfits import misfits
+from fencepost.names import named
+from fencepost.redaction import hidden, own, own_address
 
 PREFIX = "FENCEPOST_"
 FILE = "_FILE"
@@ -32,8 +34,8 @@ _KEYWORD_PASSWORD = re.compile(
 
 
 def redact(text: str) -> str:
-    """`text` with the password of every DSN in it replaced by `***`; never raises."""
-    return _KEYWORD_PASSWORD.sub(r"\1=***", _URL_PASSWORD.sub(r"\1:***@", text))
+    """`text` with `***` for the password of every DSN in it and for what this process has to hide."""
+    return hidden(_KEYWORD_PASSWORD.sub(r"\1=***", _URL_PASSWORD.sub(r"\1:***@", text)))
 
 
 def address(text: str) -> str:
@@ -150,6 +152,14 @@ class Settings(BaseSettings):
             raise ValueError("it begins with redis://, rediss:// or unix://")
         return url
 
+    @field_validator("intake_tenant", "intake_principal")
+    @classmethod
+    def _is_name(cls, name: str, info: ValidationInfo) -> str:
+        try:
+            return named(str(info.field_name).removeprefix("intake_"), name) if name else name
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
     @property
     def visibility_timeout_s(self) -> int:
         """Seconds after which the broker delivers anew what nobody has acknowledged. The shortest of all
@@ -207,8 +217,12 @@ def load_settings(**overrides: object) -> Settings:
     """
     names = {name: PREFIX + name.upper() for name in Settings.model_fields if name not in overrides}
     files = {name: variable(full) for name, full in names.items() if os.environ.get(full + FILE)}
+    own(*(value for name, value in os.environ.items() if name.startswith(SECRET_PREFIX)))
     try:
-        return Settings(**(files | overrides))  # type: ignore[arg-type]
+        settings = Settings(**(files | overrides))  # type: ignore[arg-type]
     except ValidationError as error:
         problems = [f"{PREFIX}{str(one.path[0]).upper()}: {one.message}" for one in misfits(error)]
         raise UsageError("; ".join(problems)) from None
+    own_address(settings.dsn)
+    own_address(settings.redis_url)
+    return settings

@@ -247,7 +247,7 @@ def test_a_cancel_stops_the_run_and_says_who(shop: httpx2.Client, ledger: Ledger
         "SELECT principal FROM fencepost.events WHERE run = %s AND type = 'CancelRequested'",
         run,
     )
-    assert said[0][0].startswith("svc:checkout (token ")
+    assert said[0][0].startswith("svc:checkout/token:")
     page = shop.get(f"/v1/runs/{run}/events", params={"limit": 2}).json()
     assert [event["type"] for event in page["events"]] == ["RunCreated", "CancelRequested"]
     rest = shop.get(f"/v1/runs/{run}/events", params={"after": page["next"]}).json()

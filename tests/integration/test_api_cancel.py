@@ -14,7 +14,7 @@ def test_the_interfaces_login_cancels_whatever_a_run_is_at(bench: Bench) -> None
 
     def cancel(run: object) -> c.Answer:
         base = bench.base(run)  # type: ignore[arg-type]
-        (answer,) = ledger.apply([c.RequestCancel(**base, by="svc:x (token ab)", reason="enough")])
+        (answer,) = ledger.apply([c.RequestCancel(**base, by="svc:x/token:ab", reason="enough")])
         return answer
 
     fresh = bench.start()

@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import psycopg
 import pytest
@@ -183,7 +182,7 @@ def test_a_name_that_the_application_does_not_have_is_withdrawn_and_remarked_upo
         (("principal", "disable", WHO, *WHY), "tenant"),
         (("principal", "disable", WHO, *OF), "reason"),
         (("principal", "disable", WHO, *OF, "--reason", " "), "say reason"),
-        (("principal", "disable", "", *OF, *WHY), "an empty text is no principal"),
+        (("principal", "disable", "", *OF, *WHY), "principal is a name, not"),
         (("principal", "roles", WHO, *OF, *WHY), "give --add ROLE or --remove ROLE"),
         (("principal", "roles", WHO, *OF, *WHY, "--add", "a", "--remove", "a"), "added and removed at once"),
         (("principal", "roles", WHO, *OF, *WHY, "--add", "a\u202eb"), "none of them hidden"),
@@ -254,11 +253,9 @@ def test_a_failed_change_leaves_nothing_behind(operator: Connection) -> None:
     assert (principals.listed(operator), principals.changes(operator)) == ([], before)
 
 
-def test_a_principal_with_hidden_characters_can_be_disabled_and_is_shown_harmlessly(
-    operator: Connection, shell: Shell
-) -> None:
-    odd: Any = "svc:\u202eout\u200b"
-    principals.disable(operator, TENANT, odd, by="ann", reason="x")
-    told = shell.ok("principals")
+def test_another_spelling_of_a_principal_is_refused_and_shown_harmlessly(shell: Shell) -> None:
+    odd = "svc:\u202eout\u200b"
+    told = shell.refused(2, "principal", "disable", odd, *OF, *WHY)
     assert odd not in told
     assert "\\u202e" in told
+    assert "write 'svc:checkout'" in shell.refused(2, "principal", "disable", "svc:Checkout", *OF, *WHY)

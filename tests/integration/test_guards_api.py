@@ -193,7 +193,7 @@ def _full(change: str) -> str:
 
 
 def test_it_says_that_a_token_was_used_and_not_when(bench: Bench) -> None:
-    made = "INSERT INTO fencepost.api_tokens VALUES ('t1', 't', '[]', '[]', %s, '', now(), 'ann', 'x')"
+    made = "INSERT INTO fencepost.api_tokens VALUES ('t1', 't', %s, '[]', %s, '', now(), 'ann', 'x')"
     used = "UPDATE fencepost.api_tokens SET last_used_at = %s WHERE id = 't1' RETURNING last_used_at > now()"
     with attack(bench) as opened:
         opened.connection.execute(made, ["0" * 64])

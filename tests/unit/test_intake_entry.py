@@ -134,9 +134,9 @@ def test_no_entry_raises(headers: Any, properties: Any, body: Any, content: Any)
 
 
 def test_a_binding_names_what_the_ledger_takes() -> None:
-    with pytest.raises(UsageError, match="tenant has 101 characters"):
+    with pytest.raises(UsageError, match="has 101 characters"):
         Binding("intake", "t" * 101, "p")
-    with pytest.raises(UsageError, match="principal is a text"):
+    with pytest.raises(UsageError, match="principal is a name"):
         Binding("intake", "t", "")
 
 

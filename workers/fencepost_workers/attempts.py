@@ -18,6 +18,7 @@ from fencepost.ledger.reads import Prepared
 from fencepost.mcpoutcomes import classify_call
 from fencepost.outbound import Outbound, OutboundRefused
 from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
+from fencepost.redaction import own_values
 from fencepost.subjects import Call
 from fencepost.telemetry import correlation as trees
 from fencepost.telemetry.names import TRACEPARENT
@@ -105,7 +106,7 @@ async def _made(role: Role, order: c.Send, held: Held) -> tuple[Outcome, int]:
         secrets = await secrets_of(role, tool, args, order.call, held.remaining(order.timeout))
         stored = _wired(order.call, secrets) if tool.sends_request else None
         capability = _capability(role, tool, order, stored)
-        told_too = (*secrets.values, *signing.told(capability), *mcp.told(tool.dependency))
+        told_too = (*secrets.values, *own_values(), *signing.told(capability), *mcp.told(tool.dependency))
         credentials = Credentials.of(tool.dependency, told_too)
         redaction.learn(credentials)
     except SecretUnavailable as error:

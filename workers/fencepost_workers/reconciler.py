@@ -15,6 +15,7 @@ from fencepost.mcp import RPC
 from fencepost.mcpoutcomes import classify_question
 from fencepost.outcomes import Answered, Sent, classify_lookup, result_text, retry_after, told
 from fencepost.recovery import Answer, LookupAnswer
+from fencepost.redaction import own_values
 from fencepost.states import Queue
 from fencepost.testing import fault
 from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Tool, Unclear
@@ -90,7 +91,9 @@ class Reconciler(Role):
             question = _question(tool, args, call.operation or "")
             headers = tool.dependency.sent_headers()
             secrets = await secrets_of(self, tool, args, call, held.remaining(order.timeout))
-            credentials = Credentials.of(tool.dependency, (*secrets.values, *mcp.told(tool.dependency)))
+            credentials = Credentials.of(
+                tool.dependency, (*secrets.values, *own_values(), *mcp.told(tool.dependency))
+            )
             redaction.learn(credentials)
             asked = secrets.put(question)
             allowed = tool.dependency.outbound()

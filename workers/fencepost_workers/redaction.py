@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
+from fencepost.redaction import hidden
 from fencepost_workers.tools.credentials import WITHHELD, Credentials, as_bytes, as_text, without
 from fencepost_workers.tools.spellings import LEAST_BYTES, readings
 
@@ -41,9 +42,11 @@ class Redaction:
                 self._known.popitem(last=False)
 
     def hide(self, text: str) -> str:
-        """The text without them. Never raises: `WITHHELD` where it cannot be searched."""
+        """The text without them, and without what this process itself has to hide. Never raises: `WITHHELD`
+        where it cannot be searched.
+        """
         try:
-            return as_text(self._hide(as_bytes(text)))
+            return hidden(as_text(self._hide(as_bytes(text))))
         except Exception:  # noqa: BLE001 - whoever logs an error must not meet another
             return WITHHELD
 

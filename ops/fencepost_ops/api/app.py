@@ -274,7 +274,7 @@ async def cancel_run(request: Request, run: _ID) -> Response:
     found = await own.run(bearer.tenant, asked.run_id(run))
     if found.ended:
         raise Problem("run_ended", f"run {found.id} has ended {found.status}: there is nothing to cancel")
-    by = f"{bearer.principal} (token {bearer.token})"
+    by = f"{bearer.principal}/token:{bearer.token}"
 
     def cancel() -> None:
         reason = asked.cancel_reason(said())

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from fencepost.canonical import reveal, sanitize
+from fencepost.settings import redact
 
 MEDIA_TYPE: Final = "application/problem+json"
 
@@ -56,7 +57,7 @@ class Problem(Exception):
             "title": HTTPStatus(self.status).phrase,
             "status": self.status,
             "code": self.code,
-            "detail": reveal(sanitize(self.detail, _LONGEST)),
+            "detail": reveal(sanitize(redact(self.detail), _LONGEST)),
             "request_id": request_id,
         }
         if self.pointer is not None:

@@ -1,5 +1,5 @@
 """I3: nothing is sent for a principal that is disabled, nor of a tool version that is withdrawn, and nobody
-approves what is asked for by or for itself.
+approves what is asked for by or for itself, under whatever spelling: a name has one.
 
 Held against what Postgres itself noted of each such change. A claim reads what is committed, and a change is
 noted a moment before it is: what was let go within `tolerance` after it may have been read before.
@@ -10,16 +10,20 @@ delegation of the tenant has ended, or a principal was disabled, in between, onl
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from fencepost_ops.checker.bodies import moment, told_names
 from fencepost_ops.checker.facts import ChangeRow, EventRow
 from fencepost_ops.checker.report import Violation, at
 from fencepost_ops.checker.story import CallStory, RunStory
+
+_NAME: Final = re.compile("[a-z0-9][a-z0-9._:@/+=|-]*")
+"""What the ledger takes for a name; any other spelling of one is somebody nobody can tell from another."""
 
 
 class _Span(NamedTuple):
@@ -58,6 +62,9 @@ class Standings:
         for call in story.calls.values():
             for number, attempt in call.attempts.items():
                 event = attempt.started
+                if _NAME.fullmatch(event.principal) is None:
+                    odd = f"{event.principal!a} is no name: somebody disabled may run on under it"
+                    yield self._found(call, number, odd, event)
                 who = self.disabled.get((event.tenant, event.principal), [])
                 if (why := self._shut(who, event.recorded_at)) is not None:
                     yield self._found(call, number, f"{event.principal} was disabled ({why})", event)
@@ -80,6 +87,9 @@ class Standings:
         who, asked_by = str(word.get("who")), {call.asking.requester}
         if call.asking.behind and self._leads_as_before(event.tenant, call.asking.at, event.recorded_at):
             asked_by |= call.asking.behind
+        if _NAME.fullmatch(who) is None:
+            told = f"{who!a} approved {call.named}, and is no name: whoever asked may have another spelling"
+            yield at(event, told, key=call.operation)
         if own := asked_by & {who, *told_names(word)}:
             told = f"{who} approved {call.named}, which was asked for by or for {min(own)}"
             yield at(event, told, key=call.operation)

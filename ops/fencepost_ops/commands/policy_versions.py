@@ -15,6 +15,7 @@ from fencepost.clock import rfc3339
 from fencepost.errors import FencepostError, UsageError
 from fencepost.ledger import policies
 from fencepost.ledger.connect import Connection
+from fencepost.names import named
 from fencepost_ops.commands.output import print_json, print_table
 from fencepost_ops.commands.policy_diff import Difference, anew, differences
 from fencepost_ops.commands.policy_folder import FOLDER, checked
@@ -63,8 +64,7 @@ def publish(
     another version than the last. The application has to have every tool and version that is still in use:
     what the bundle was not checked against is denied.
     """
-    if not by.strip():
-        raise UsageError("say who publishes: --by NAME")
+    named("by", by)
     found = checked(folder, session.need_app())
     engine = found.usable()
     if failed := [outcome for outcome in found.tests() if not outcome.passed]:

@@ -23,6 +23,7 @@ from fencepost.ledger import epochs
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Connection, Pool
 from fencepost.ledger.epochs import Affected, Epoch, Left
+from fencepost.names import named
 from fencepost.office import words
 from fencepost_ops.commands.durations import MOMENT, at
 from fencepost_ops.commands.output import print_json, print_table
@@ -85,7 +86,7 @@ def recover(
         raise click.UsageError("give --since MOMENT to recover, or --release to end the hold")
     if ((anyway or without_audit) and not release) or (dry_run and release):
         raise click.UsageError("--anyway and --without-audit are for --release, and --dry-run for --since")
-    by, reason = words("by", by), words("reason", reason)
+    by, reason = named("by", by), words("reason", reason)
     if since is None:
         _release(session, by, reason, anyway=anyway, audited=not without_audit, as_json=as_json)
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from fencepost.errors import FencepostError, UsageError
+from fencepost.names import named
 
 if TYPE_CHECKING:
     import psycopg
@@ -110,11 +111,15 @@ def _login() -> str:
         return ""
 
 
+def _of_tenant(_context: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    return None if value is None else named("tenant", value)
+
+
 dsn_option = _setting("--dsn", "URL", "Postgres, with the login to use; by default FENCEPOST_DSN.")
 redis_option = _setting("--redis-url", "URL", "Redis, to wake the relay; by default FENCEPOST_REDIS_URL.")
 app_option = _setting("--app", "MODULE:ATTR", "The application; by default FENCEPOST_APP.")
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-tenant_option = click.option("--tenant", metavar="NAME", help="Only of this tenant.")
+tenant_option = click.option("--tenant", metavar="NAME", callback=_of_tenant, help="Only of this tenant.")
 by_option = click.option(
     "--by", metavar="NAME", default=_login, show_default="your login name", help="Who decides this."
 )

@@ -7,6 +7,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 
+import psycopg
+
 from fencepost.app import App
 from fencepost.errors import FencepostError
 from fencepost.ledger import principals
@@ -77,7 +79,7 @@ class Desk:
 
     def do(self, event: Event) -> None:
         """What the event says; what is refused, is refused."""
-        with suppress(FencepostError):
+        with suppress(FencepostError, psycopg.Error):
             if event.do in _CHANGES:
                 with self._ledger.sessions["operator"].connection() as session:
                     _CHANGES[event.do](session, event)

@@ -30,6 +30,7 @@ from fencepost.authority.vocabulary import Vocabulary
 from fencepost.canonical import CanonicalError, digest, encode, parse, sanitize
 from fencepost.errors import UsageError
 from fencepost.misfits import misfits
+from fencepost.names import named
 
 FORMAT: Final = 1
 SETTINGS, SCHEMA, ENTITIES, TESTS = "bundle.json", "schema.cedarschema", "entities.json", "tests/"
@@ -280,7 +281,7 @@ def _entities(text: str, problems: list[str]) -> list[Mapping[str, Any]]:
     for number, one in enumerate(value):
         try:
             found.append(_entity(one))
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             problems.append(f"{ENTITIES}:{_line(text, ())}: entity {number + 1}: {error}")
     return found
 
@@ -288,7 +289,7 @@ def _entities(text: str, problems: list[str]) -> list[Mapping[str, Any]]:
 def _entity(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not set(value) <= {"uid", "attrs", "parents", "tags"}:
         raise ValueError('an entity is {"uid": {"type": …, "id": …}, "attrs": {}, "parents": []}')
-    kind, _ = uid_of(value.get("uid"))
+    kind, name = uid_of(value.get("uid"))
     parents = value.get("parents", [])
     if not isinstance(parents, list):
         raise ValueError("its parents are a list")  # noqa: TRY004
@@ -300,6 +301,8 @@ def _entity(value: Any) -> Mapping[str, Any]:
             raise ValueError(f"a {kind} has no attributes here; give it roles as parents")
         if any(of != ROLE for of, _ in above):
             raise ValueError(f"the parents of a {kind} are roles")
+    if kind == PRINCIPAL:
+        named("principal", name)
     return {"attrs": {}, "parents": [], **value}
 
 

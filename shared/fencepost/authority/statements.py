@@ -24,6 +24,7 @@ from typing import Any, Final
 from fencepost.authority.nesting import too_deep
 from fencepost.canonical import sanitize
 from fencepost.errors import UsageError
+from fencepost.names import named
 
 ANNOTATIONS: Final = ("id", "reason", "within", "unattended", "note")
 IRREVERSIBLE, TAINTED = "irreversible", "tainted"
@@ -156,7 +157,7 @@ def statements(files: Mapping[str, str]) -> tuple[list[Statement], list[str]]:
     for file, line, piece in texts:
         try:
             one = _statement(file, line, piece)
-        except ValueError as error:
+        except (ValueError, UsageError) as error:
             problems.append(f"{file}:{line}: {sanitize(error, 300)}")
             continue
         if one.id in places:
@@ -196,8 +197,10 @@ def _statement(file: str, line: int, text: str) -> Statement:
         raise ValueError(
             'a permit names its actions: write action in Action::"tools" for every tool (approving is apart)'
         )
-    named = action.get("entities", [action["entity"]] if "entity" in action else [])
-    actions = tuple(str(one["id"]) for one in named)
+    chosen = action.get("entities", [action["entity"]] if "entity" in action else [])
+    actions = tuple(str(one["id"]) for one in chosen)
+    for name in _principals(policy):
+        named("principal", name)
     reads = context_reads(policy["conditions"])
     return Statement(file, line, text, annotations["id"], permits, actions, annotations, reads)
 
@@ -222,6 +225,19 @@ def context_reads(node: Any) -> frozenset[str] | None:
         else:
             waiting.extend(one.values())
     return frozenset(found)
+
+
+def _principals(node: Any) -> Iterator[str]:
+    """The principals that a policy names: a forbid of one that nobody is called would forbid nothing."""
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            if set(one) == {"type", "id"} and one["type"] == "Principal":
+                yield str(one["id"])
+            waiting.extend(one.values())
+        elif isinstance(one, list):
+            waiting.extend(one)
 
 
 def union_of(reads: Iterable[frozenset[str] | None]) -> frozenset[str] | None:

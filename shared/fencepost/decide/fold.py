@@ -27,6 +27,7 @@ from fencepost.models import AgentSpec
 from fencepost.operations import Operation
 from fencepost.records import made
 from fencepost.recovery import Evidence
+from fencepost.redaction import hidden_body
 from fencepost.states import RUN_FORWARD, RunStatus
 from fencepost.subjects import Call, Run, View
 from fencepost.taint import UNTRUSTED, born
@@ -193,7 +194,7 @@ class Fold:
         policy: str | None = None,
     ) -> Event:
         """Append one event and evolve the view with it. Its hashes are made when the change is numbered."""
-        text, data = recorded_body(body)
+        text, data = recorded_body(hidden_body(body))
         run, term = self.view.run, self.term
         event = made(
             Event,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Index, Integer, PrimaryKeyConstraint, Table, Text, Uuid
+from sqlalchemy import CheckConstraint, Column, Index, Integer, PrimaryKeyConstraint, Table, Text, Uuid
 from sqlalchemy.dialects.postgresql import JSONB
 
-from fencepost.ledger.schema import col, instant, metadata
+from fencepost import names
+from fencepost.ledger.schema import col, instant, metadata, named
 
 # Messages to a run, numbered from 1 in the order they were taken; append-only. Only `signal_run` writes them.
 signals = Table(
@@ -20,6 +21,7 @@ signals = Table(
     col("sender", Text),
     instant("sent_at"),
     PrimaryKeyConstraint("run", "number", "tenant"),
+    named("signals", "sender", kind="by"),
     Index("signals_key", "run", "key", "tenant", unique=True),
 )
 
@@ -41,4 +43,8 @@ api_tokens = Table(
     instant("revoked_at", null=True),
     col("revoked_by", Text, null=True),
     PrimaryKeyConstraint("id"),
+    named("api_tokens", "tenant"),
+    CheckConstraint(
+        f'principals ~ \'^\\["{names.NAME}"(, "{names.NAME}")*\\]$\'', name="api_tokens_principals_check"
+    ),
 )

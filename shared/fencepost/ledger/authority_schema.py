@@ -16,7 +16,8 @@ from sqlalchemy import (
     text,
 )
 
-from fencepost.ledger.schema import col, instant, metadata
+from fencepost import names
+from fencepost.ledger.schema import col, instant, metadata, named
 
 _ROLES = (
     "jsonb_typeof(roles::jsonb) = 'array'"
@@ -44,6 +45,10 @@ policies = Table(
     col("login", Text),
     col("note", Text),
     PrimaryKeyConstraint("version"),
+    CheckConstraint(
+        f"(tenant = '' OR {names.sql('tenant', 'tenant')}) AND {names.sql('published_by', 'by')}",
+        name="policies_names_check",
+    ),
 )
 
 # Who is disabled, and what everybody is; a principal that is not here has no roles and is not disabled.
@@ -59,6 +64,7 @@ principals = Table(
     col("changed_by", Text),
     col("version", BigInteger, default="1"),
     PrimaryKeyConstraint("principal", "tenant"),
+    named("principals", "tenant", "principal"),
     CheckConstraint(_ROLES, name="principals_roles_check"),
     CheckConstraint(_told("changed_at", "disabled_at"), name="principals_moments_check"),
 )
@@ -79,6 +85,7 @@ delegations = Table(
     instant("revoked_at", null=True),
     col("revoked_by", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
+    named("delegations", "tenant", "principal", "delegate"),
     CheckConstraint(_told("since", "until", "revoked_at"), name="delegations_moments_check"),
     Index("delegations_delegate", "delegate", postgresql_where=text("revoked_at IS NULL")),
 )

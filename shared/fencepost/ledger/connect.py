@@ -13,6 +13,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from fencepost.errors import NotFound, Unreachable, UsageError
 from fencepost.ledger.session import Session
+from fencepost.redaction import own_address
 from fencepost.settings import address, redact
 
 # A worker frozen inside a transaction must not freeze the fleet: after these Postgres ends it and frees its
@@ -51,6 +52,7 @@ Pipeline = psycopg.Pipeline
 
 def connect(dsn: str, name: str, *, autocommit: bool = False) -> Connection:
     """One session with the ledger's timeouts. Raises `Unreachable`, or `UsageError` (the DSN, the login)."""
+    own_address(dsn)
     try:
         return Session.connect(
             dsn,
@@ -104,6 +106,7 @@ class Pool:
         transaction_s: float = TRANSACTION_S,
         opened: Callable[[Connection], None] | None = None,
     ) -> None:
+        own_address(dsn)
         self._dsn = dsn
         self._trusted_s = trusted_s
         self._answer_s = transaction_s * SILENCE

@@ -31,6 +31,7 @@ from fencepost.memory_port import (
     Writer,
     Wrote,
 )
+from fencepost.names import named
 
 _WRITE: Final = """
 SELECT said, at_version FROM fencepost.write_memory(
@@ -262,7 +263,7 @@ def erase(connection: Connection, slot: Slot, to: int, *, by: str, reason: str) 
     and results of runs hold of a value is the ledger's, and stays.
     """
     asked = {"tenant": slot.tenant, "space": slot.space, "key": slot.key, "to": to}
-    found = connection.execute(_ERASE, asked | {"by": by, "reason": reason}).fetchall()
+    found = connection.execute(_ERASE, asked | {"by": named("by", by), "reason": reason}).fetchall()
     return sorted(int(version) for (version,) in found)
 
 

@@ -18,6 +18,7 @@ from fencepost.authority.bundle import Bundle, PolicyVersion
 from fencepost.authority.standing import Delegation, Principal, Standing
 from fencepost.errors import Conflict, NotFound
 from fencepost.ledger.connect import Connection
+from fencepost.names import named
 
 ALL: Final = ""
 """The tenant of a version that is for all of them."""
@@ -121,11 +122,11 @@ def publish(
     last of any); otherwise, and if somebody publishes at the same instant, Conflict and nothing is changed.
     """
     values = {
-        "tenant": tenant,
+        "tenant": tenant if tenant == ALL else named("tenant", tenant),
         "name": bundle.name,
         "digest": bundle.digest,
         "bundle": bundle.pack(),
-        "by": by,
+        "by": named("by", by),
         "note": note,
         "after": after,
     }

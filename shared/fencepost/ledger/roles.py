@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 
+from fencepost import names
 from fencepost.budgets import LIMITS, MAX_WALL_CLOCK, OPTIONAL, Budget
 from fencepost.runrequest import OF_CALLS, TRACEPARENT
 
@@ -82,6 +83,10 @@ BEGIN
     IF length(p_run_key) > 200 OR length(p_tenant) > 100 OR length(p_principal) > 200
        OR length(p_planner) > 200 THEN
         RAISE EXCEPTION 'a run key, principal or planner has at most 200 characters, a tenant 100'
+            USING ERRCODE = 'FP422';
+    END IF;
+    IF NOT ({names.sql("p_tenant", "tenant")} AND {names.sql("p_principal")}) THEN
+        RAISE EXCEPTION 'tenant % or principal % is no name: {names.SPELLING}', p_tenant, p_principal
             USING ERRCODE = 'FP422';
     END IF;
     IF starts_with(p_run_key, '{OF_CALLS}') THEN

@@ -35,6 +35,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSON, JSONB
 
+from fencepost import names
 from fencepost.ledger.rows import OPEN_SQL
 from fencepost.states import CallState
 
@@ -59,6 +60,12 @@ def instant(name: str, *, null: bool = False, default: str | None = None) -> Col
 def _derived(name: str, kind: Any, sql: str, *, null: bool = False) -> Column[Any]:
     """A column nobody writes: Postgres computes it with every change of the row."""
     return Column(name, kind, Computed(sql, persisted=True), nullable=null)
+
+
+def named(table: str, *columns: str, kind: str | None = None) -> CheckConstraint:
+    """What refuses a row in which one of these is no name."""
+    rule = " AND ".join(names.sql(column, kind or column) for column in columns)
+    return CheckConstraint(rule, name=f"{table}_names_check")
 
 
 def _presented() -> list[Column[Any]]:
@@ -118,6 +125,7 @@ runs = Table(
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     col("unknowns", Integer, default="0"),
     PrimaryKeyConstraint("id", "tenant"),
+    named("runs", "tenant", "principal"),
     # Partial only so that a lookup by id is never planned as a walk through this one.
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),
     # What the sweep and an operator look through, however many runs have ended.
@@ -148,6 +156,7 @@ events = Table(
     col("prev_hash", Text),
     col("hash", Text),
     PrimaryKeyConstraint("run", "seq", "tenant"),
+    named("events", "principal", kind="by"),
     UniqueConstraint("id", "tenant"),  # a change's id is its first event's: applying it twice is seen here
     # There should be none: the doctor counts the latest, however long the histories are.
     Index("events_hidden_retries", "recorded_at", postgresql_where=text("type = 'HiddenRetrySeen'")),
@@ -371,6 +380,7 @@ epochs = Table(
     col("release_reason", Text, null=True),
     col("marked", Boolean, default="true"),
     PrimaryKeyConstraint("epoch"),
+    named("epochs", "opened_by", "released_by", kind="by"),
 )
 
 # One row per audit that was done while the ledger was held: a release asks for them.

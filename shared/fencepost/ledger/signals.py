@@ -19,6 +19,7 @@ from fencepost.errors import Conflict, FencepostError, NotFound, UsageError
 from fencepost.ledger import rows
 from fencepost.ledger.connect import Connection, Pipeline
 from fencepost.ledger.guards.api import MAX_SIGNAL_BYTES
+from fencepost.names import named
 from fencepost.runrequest import input_text
 from fencepost.views import Signal
 
@@ -59,7 +60,7 @@ def send(
     try:
         row = connection.execute(
             "SELECT * FROM fencepost.signal_run(%s, %s, %s, %s, %s::text::jsonb, %s)",
-            [tenant, run, _text("key", key), _text("name", name), input_text(body), _text("sender", sender)],
+            [tenant, run, _text("key", key), _text("name", name), input_text(body), named("sender", sender)],
         ).fetchone()
     except psycopg.Error as error:
         kind = {"FP422": UsageError, "FP404": NotFound, "FP409": Conflict, "FP410": Deaf}.get(

@@ -21,12 +21,11 @@ from typing import Any, Final
 from fencepost.canonical import sanitize
 from fencepost.errors import FencepostError, NotFound, UsageError
 from fencepost.ledger.connect import Connection
-from fencepost.office import words
+from fencepost.names import named
 
 SCOPES: Final = ("runs:write", "runs:read", "runs:cancel", "runs:signal")
 MAX_PRINCIPALS: Final = 100
 MAX_LIFETIME: Final = timedelta(days=3650)
-_LONGEST: Final = {"tenant": 100, "principal": 200}
 _FORM: Final = re.compile(r"fpt_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
 _NOBODY: Final = "0" * 64  # what is compared with where there is no such token: it is no SHA-256 of ours
 _COLUMNS: Final = (
@@ -148,7 +147,7 @@ def make(
 
     UsageError for a name that cannot be, an unknown scope, or a lifetime that is none.
     """
-    names = list(dict.fromkeys(_name("principal", name) for name in principals))
+    names = list(dict.fromkeys(named("principal", name) for name in principals))
     if not 1 <= len(names) <= MAX_PRINCIPALS:
         raise UsageError(f"a token names 1 to {MAX_PRINCIPALS} principals")
     if unknown := [scope for scope in scopes if scope not in SCOPES]:
@@ -161,12 +160,12 @@ def make(
     text = f"fpt_{token}_{secrets.token_urlsafe(32)}"
     values = {
         "id": token,
-        "tenant": _name("tenant", tenant),
+        "tenant": named("tenant", tenant),
         "principals": json.dumps(names),
         "scopes": json.dumps([scope for scope in SCOPES if scope in scopes]),
         "digest": _digest(text),
         "note": sanitize(note, 200),
-        "by": words("by", by),
+        "by": named("by", by),
         "lifetime": lifetime,
     }
     row = connection.execute(
@@ -196,7 +195,7 @@ def revoke(connection: Connection, token: str, *, by: str) -> TokenInfo:
     `token` is its id, or the whole of it. NotFound if there is none, FencepostError if it was revoked before.
     """
     said = presented(token)
-    wanted = {"id": said.id if said is not None else token, "by": words("by", by)}
+    wanted = {"id": said.id if said is not None else token, "by": named("by", by)}
     row = connection.execute(
         "UPDATE fencepost.api_tokens SET revoked_at = fencepost.now(), revoked_by = %(by)s"
         f" WHERE id = %(id)s AND revoked_at IS NULL RETURNING {_COLUMNS}",
@@ -213,9 +212,3 @@ def revoke(connection: Connection, token: str, *, by: str) -> TokenInfo:
 def _info(row: Any) -> TokenInfo:
     name, tenant, principals, scopes, *rest = row
     return TokenInfo(name, tenant, tuple(json.loads(principals)), tuple(json.loads(scopes)), *rest)
-
-
-def _name(kind: str, text: str) -> str:
-    if not text.strip() or len(text) > _LONGEST[kind] or not text.isprintable():
-        raise UsageError(f"a {kind} has 1 to {_LONGEST[kind]} characters that can be printed")
-    return text

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
+import traceback
 from collections.abc import MutableMapping
+from types import TracebackType
 from typing import Any, Final, Literal
 
 from fencepost.errors import UsageError
+from fencepost.redaction import hidden
 from fencepost.telemetry import correlation
 
 Form = Literal["text", "json"]
@@ -40,15 +44,40 @@ class Text(logging.Formatter):
         return f"{line} [{' '.join(told)}]"
 
 
+class Redacted(logging.Formatter):
+    """Lines as another formatter makes them, without what this process has to hide."""
+
+    def __init__(self, inner: logging.Formatter) -> None:
+        super().__init__()
+        self._inner = inner
+
+    def format(self, record: logging.LogRecord) -> str:
+        """As `Formatter.format`."""
+        return hidden(self._inner.format(record))
+
+
+def uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """What Python prints of an error nobody caught, without what this process has to hide."""
+    sys.stderr.write(hidden("".join(traceback.format_exception(kind, error, trace))))
+
+
+def _of_thread(how: threading.ExceptHookArgs) -> None:
+    if how.exc_value is not None and how.exc_type is not SystemExit:
+        uncaught(how.exc_type, how.exc_value, how.exc_traceback)
+
+
 def setup(form: Form, level: Level, text: str = TEXT, *, others: int = logging.INFO) -> None:
     """Render all lines of this process in this form from now on, unless whoever embeds it has set up logging
     already. UsageError without structlog, for JSON.
     """
+    sys.excepthook = uncaught
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _of_thread
     root = logging.getLogger()
     if root.handlers:
         return
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(json_lines() if form == "json" else Text(text))
+    handler.setFormatter(Redacted(json_lines() if form == "json" else Text(text)))
     root.addHandler(handler)
     root.setLevel(others)
     for name in OURS:

@@ -33,6 +33,7 @@ from fencepost.app import App
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.models import AgentSpec, ModelSpec, Wire
+from fencepost.redaction import own
 from fencepost.telemetry import names, spans
 from fencepost.tools import Context, Proposal, Tool
 from fencepost_workers import redaction
@@ -115,6 +116,7 @@ class Hosted(ModelPlanner):
         """What the framework's client signs its requests with, read now and kept out of logs from now on."""
         found = Credentials(secrets_of(self._client))
         redaction.learn(found)
+        own(*found.values)
         return found
 
     async def __call__(self, context: Context) -> ModelTurn:

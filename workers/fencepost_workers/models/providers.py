@@ -26,6 +26,7 @@ from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.models import ModelSpec, Wire
 from fencepost.outcomes import Hide, retry_after, told
+from fencepost.redaction import own
 from fencepost.telemetry import correlation
 from fencepost.telemetry.names import TRACEPARENT
 from fencepost.tools import Response
@@ -137,6 +138,7 @@ class Providers:
         if held is not None:  # requests may be in flight on it
             self._old.append(held)
         redaction.learn(credentials)
+        own(made_with[1])
         self._clients[key] = _made(model.wire, made_with, credentials)
         return self._clients[key]
 

@@ -6,14 +6,23 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from fencepost import approvals, machine
+from fencepost import approvals, machine, names
 from fencepost.authority import AuthorizationDecision, standing
 from fencepost.decide import allow, authorize, dispatch
 from fencepost.decide import approvals as deciding
 from fencepost.ledger import folding
 from fencepost.ledger import standing as read_standing
 from fencepost_ops.drill.protocol import Protocol
-from fencepost_ops.drill.sabotages.switch import EXPECTATION, Sabotage, code, every, in_depth, muted, without
+from fencepost_ops.drill.sabotages.switch import (
+    EXPECTATION,
+    Sabotage,
+    code,
+    every,
+    in_depth,
+    muted,
+    without,
+    without_check,
+)
 from fencepost_ops.drill.shipped import shipped_protocol
 
 Made = Callable[..., Any]
@@ -70,6 +79,20 @@ AUTHORITY: Final = (
             shows=_shown_by("approved_by_one_of_two", "approval_of_one_suffices"),
         ),
         every(muted("guard_call", "cannot approve or deny it like this"), _UNCLAIMED),
+    ),
+    *in_depth(
+        Sabotage(
+            name="another_spelling",
+            invariant="I3",
+            about="a name has one spelling: nobody approves his own call under another",
+            off=code(names, "fits", lambda _fits: lambda *_given: True),
+            shows=_shown_by("approved_under_another_spelling", "another_spelling"),
+        ),
+        every(
+            without_check("principals", "principals_names_check"),
+            without_check("events", "events_names_check"),
+            muted("guard_call", "who decides has no name with one spelling"),
+        ),
     ),
     Sabotage(
         name="approval_outlives_its_time",

@@ -7,6 +7,7 @@ from typing import Final
 
 REFUSALS: Final[Mapping[str, str]] = {
     "result_of_another_request.code": "there is no such result to reuse",
+    "another_spelling.code": 'check constraint "principals_names_check"',
     "key_shared.code": "a key that is completed is not handed on",
     "lost_is_failed.code": "FAILED only by a proof of its own",
     "doubt_forgotten.code": "FAILED only by a proof of its own",

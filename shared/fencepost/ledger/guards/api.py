@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from fencepost import names
+
 MAX_SIGNALS: Final = 1000
 """Of one run."""
 MAX_SIGNAL_BYTES: Final = 64 * 1024
@@ -30,8 +32,11 @@ BEGIN
        OR p_body IS NULL THEN
         RAISE EXCEPTION 'a signal''s key, name, body and sender are required' USING ERRCODE = 'FP422';
     END IF;
-    IF length(p_key) > 200 OR length(p_name) > 100 OR length(p_sender) > 300 THEN
-        RAISE EXCEPTION 'a signal''s key has at most 200 characters, its name 100, its sender 300'
+    IF NOT {names.sql("p_sender", "by")} THEN
+        RAISE EXCEPTION 'sender % is no name: {names.SPELLING}', p_sender USING ERRCODE = 'FP422';
+    END IF;
+    IF length(p_key) > 200 OR length(p_name) > 100 THEN
+        RAISE EXCEPTION 'a signal''s key has at most 200 characters, its name 100'
             USING ERRCODE = 'FP422';
     END IF;
     IF jsonb_path_exists(p_body, 'strict $.**{{64}} ? (@.type() == "object" || @.type() == "array")') THEN
