@@ -128,8 +128,6 @@ ROWS = {
     "api_tokens": "INSERT INTO fencepost.api_tokens (id, tenant, principals, scopes, digest, created_at,"
     " created_by, login) VALUES ('i', 'shop', json_build_array('svc:x', %(n)s::text)::text, '[]',"
     " repeat('0', 64), now(), 'pat', 'l')",
-    "epochs": "INSERT INTO fencepost.epochs (epoch, since, opened_at, opened_by, reason)"
-    " VALUES (1, now(), now(), %(n)s, 'r')",
 }
 
 

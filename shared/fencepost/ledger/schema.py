@@ -380,7 +380,6 @@ epochs = Table(
     col("release_reason", Text, null=True),
     col("marked", Boolean, default="true"),
     PrimaryKeyConstraint("epoch"),
-    named("epochs", "opened_by", "released_by", kind="by"),
 )
 
 # One row per audit that was done while the ledger was held: a release asks for them.
