@@ -65,6 +65,7 @@ class ToolOptions(TypedDict, total=False):
     key: KeyCarrier | None
     check: Callable[[Any], object]
     required: bool
+    succeeded: Callable[[Any], bool] | None
     receipt: str | Callable[[Any], object]
     tenant_fields: tuple[str, ...]
     acts_on: Callable[[Any], tuple[str, str]] | None
@@ -121,6 +122,7 @@ def declared_tool(
         intent=options.get("intent", PER_PROPOSAL),
         check=options.get("check"),
         required=options.get("required", True),
+        succeeded=options.get("succeeded"),
         receipt=options.get("receipt", "id"),
         acts_on=options.get("acts_on"),
         amount=options.get("amount"),
@@ -225,7 +227,11 @@ class HttpTool(ToolHandle[ArgsT, ResultT]):
     def lookup_parse(
         self, function: Callable[[Response, ArgsT], LookupResult]
     ) -> Callable[[Response, ArgsT], LookupResult]:
-        """Declare how a lookup's answer is read. By default 200 is found, 404 absent, all else unclear."""
+        """Declare how a lookup's answer is read.
+
+        By default a 200 that names a receipt, or that `same` takes for these arguments, is found; a status of
+        `Lookup.absent` is absent; all else is unclear.
+        """
         self._add("lookup_parse", function)
         return function
 
@@ -278,6 +284,14 @@ class PythonTool(ToolHandle[ArgsT, ResultT]):
         assert self.tool.function is not None
         return self.tool.function(args, attempt)
 
+    def lookup(self, function: Callable[[ArgsT, Attempt], Any]) -> Callable[[ArgsT, Attempt], Any]:
+        """Declare the function, sync or async, that asks for the effect of `attempt.operation_key`.
+
+        It gives `Found`, `Absent` or `Unclear`; whatever else it gives or raises is unclear.
+        """
+        self._add("lookup", function)
+        return function
+
 
 def problems_of(tool: Tool, grants: Sequence[Grant] | None) -> list[str]:
     """What is wrong with a completely declared tool; `grants` is None under an authority of the app's own."""
@@ -293,6 +307,7 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
         yield "its contract has a lookup, but there is no lookup function"
     if tool.has_lookup and tool.contract.lookup is None:
         yield "has a lookup function, but its contract does not say what it proves; add lookup=Lookup(...)"
+    yield from _recognition_problems(tool)
     if tool.lookup_parse is not None and not tool.has_lookup:
         yield "has lookup_parse, but no lookup function"
     yield from _mcp_problems(tool)
@@ -303,6 +318,25 @@ def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:
     yield from _model_problems(tool)
     if grants is not None:
         yield from _grant_problems(tool, grants)
+
+
+def _recognition_problems(tool: Tool) -> Iterator[str]:
+    if tool.recognises is not None:
+        answer = "result" if tool.kind == "mcp" else "answer"
+        done = "result.value['done']" if tool.kind == "mcp" else "answer.status == 201"
+        yield (
+            f"cannot tell a success from an answer that says nothing: {tool.recognises}. Add returns= with a "
+            f"model that has a field only a success has, or succeeded=lambda {answer}: {done}"
+        )
+    if tool.kind != "http" or tool.lookup is None or tool.lookup_parse is not None or tool.same is not None:
+        return
+    if tool.returns is None or callable(tool.receipt):
+        return
+    if tool.receipt not in tool.returns.model_fields:
+        yield (
+            f"its lookup cannot tell what it found: {tool.returns.__name__} has no field {tool.receipt!r} "
+            "that names the effect. Add receipt= with the field that does, or a @tool.lookup_parse function"
+        )
 
 
 def _mcp_problems(tool: Tool) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """What an MCP server's answer proves, held against what is declared of its tool. PURE.
 
-Three outcomes, as for HTTP (`fencepost.outcomes`). A result without `isError` is the effect, whatever it
-looks like. `isError` proves nothing, unless the tool is declared so: a tool that raised, unknown arguments
-and an unknown tool look the same. A JSON-RPC error proves that nothing happened only where the specification
-means it to come before the tool, and only of a server declared as conforming; -32000, -32001 and -32603 are
-also what a client makes up by itself when an answer is lost.
+Three outcomes, as for HTTP (`fencepost.outcomes`). A result without `isError` is the effect if its tool
+understands it. `isError` proves nothing, unless the tool is declared so: a tool that raised, unknown
+arguments and an unknown tool look the same. A JSON-RPC error proves that nothing happened only where the
+specification means it to come before the tool, and only of a server declared as conforming; -32000, -32001
+and -32603 are also what a client makes up by itself when an answer is lost.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from fencepost.outcomes import (
     answers_other,
     classify,
     heard,
+    not_understood,
     receipt_of,
     refused,
     result_text,
@@ -129,14 +130,14 @@ def _error(tool: Tool, error: Mapping[str, Any]) -> Outcome:
 
 
 def _applied(tool: Tool, answer: ToolResult, args: Any, *, strange: bool) -> Outcome:
-    """The effect is there, also where nobody can read what is said of it."""
-    result: Any = answer.value
     try:
+        if (why := not_understood(tool, answer)) is not None:
+            return why
         result = read_answer(tool, answer)
     except NotApplied as refusal:
         return refused(refusal)
-    except Exception:  # noqa: BLE001 - whatever a model or a parse breaks with, the effect is done
-        strange = True
+    except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
+        return Unsure("unreadable_answer", told(error))
     if (other := answers_other(tool, args, result)) is not None:
         return other
     return Applied(result_text(result, most=tool.output.max_bytes), receipt_of(tool, result), strange)

@@ -6,7 +6,7 @@ the contract lists proves a refusal; a timeout, a lost answer, an unlisted statu
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from fencepost.canonical import sanitize
-from fencepost.contracts import Dedupes, Effect, FirstFailure
+from fencepost.contracts import ABSENT, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
 from fencepost.output import MAX_OUTPUT_BYTES, bounded
 from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
@@ -65,7 +65,7 @@ Sent = Answered | NotSent | Lost
 class Applied:
     """The effect happened. The text is the downstream's result, `receipt` its own reference if any.
 
-    `strange`: it is not what the tool's `returns` model declares, so nobody vouches for it.
+    `strange`: it is not what its server's own schema declares, so nobody vouches for it.
     """
 
     result_json_text: str
@@ -152,19 +152,21 @@ def _answer(tool: Tool, response: Response, now: datetime, args: Any, *, whole: 
 
 
 def _success(tool: Tool, response: Response, args: Any, *, whole: bool) -> Outcome:
-    if tool.parse is None and response.status == 202:
-        return Unsure("accepted", "202 says that the effect may come later; a parse function can know better")
+    if tool.parse is None and response.status not in tool.contract.applied:
+        code = "accepted" if response.status == 202 else f"http_{response.status}"
+        return Unsure(code, f"{response.status} is no status of `applied`; a parse function can know better")
     free = tool.parse is None and tool.returns is None
     if not whole and not (free and tool.same is None):
         return Unsure(OVERSIZE, f"its answer is longer than {MAX_OUTPUT_BYTES} bytes, so it was not read")
-    if not whole:  # a success whatever the rest of it says
-        text = response.body.decode(errors="replace")
-        return Applied(bounded(text, tool.output.max_bytes, whole=False), None)
-    if free:
-        value, text = json_or_text(response.body)
-        kept = bounded(text, tool.output.max_bytes)
-        return answers_other(tool, args, value) or Applied(kept, receipt_of(tool, value))
     try:
+        if (why := not_understood(tool, response)) is not None:
+            return why
+        if not whole:  # a success whatever the rest of it says
+            return Applied(bounded(response.text, tool.output.max_bytes, whole=False), None)
+        if free:
+            value, text = json_or_text(response)
+            kept = bounded(text, tool.output.max_bytes)
+            return answers_other(tool, args, value) or Applied(kept, receipt_of(tool, value))
         result = read_result(tool, response)
     except NotApplied as refusal:
         return refused(refusal, final_answer_stored=replayed_for_good(tool, response))
@@ -172,6 +174,18 @@ def _success(tool: Tool, response: Response, args: Any, *, whole: bool) -> Outco
         return Unsure("unreadable_answer", told(error))
     text = result_text(result, most=tool.output.max_bytes)
     return answers_other(tool, args, result) or Applied(text, receipt_of(tool, result))
+
+
+def not_understood(tool: Tool, answer: Any) -> Unsure | None:
+    """Why an answer does not say that the effect happened, by what the tool declares of its successes.
+
+    `answer` is what the tool's `parse` would be given. Raises whatever `succeeded` raises.
+    """
+    if tool.recognises is not None:
+        return Unsure("not_understood", f"nothing tells a success of this tool: {tool.recognises}")
+    if tool.succeeded is None or tool.succeeded(answer) is True:
+        return None
+    return Unsure("not_understood", "the answer is none that the tool's `succeeded` takes for a success")
 
 
 def answers_other(tool: Tool, args: Any, result: Any) -> Unsure | None:
@@ -196,8 +210,8 @@ def read_result(tool: Tool, response: Response) -> Any:
     """
     if tool.parse is None:
         if tool.returns is None:
-            return json_or_text(response.body)[0]
-        return tool.returns.model_validate_json(response.body)
+            return json_or_text(response)[0]
+        return tool.returns.model_validate_json(response.text)
     result = tool.parse(response)
     if isinstance(result, NotApplied):
         raise result
@@ -206,11 +220,11 @@ def read_result(tool: Tool, response: Response) -> Any:
     return tool.returns.model_validate(result)
 
 
-def json_or_text(body: bytes) -> tuple[Any, str]:
+def json_or_text(response: Response) -> tuple[Any, str]:
     """The body as a value and as JSON text: as it came if JSON, null if empty, else as one string."""
-    if not body:
+    if not response.body:
         return None, "null"
-    text = body.decode(errors="replace")
+    text = response.text
     try:
         return json.loads(text), text
     except (ValueError, RecursionError):
@@ -315,14 +329,17 @@ def receipt_of(tool: Tool, result: object) -> str | None:
 
 
 def storable_receipt(found: object) -> str | None:
-    """A reference as bounded text, None for none."""
-    return None if found is None else sanitize(found, MAX_RECEIPT_CHARS) or None
+    """A reference as bounded text, None for none: a flag, a list or an object names nothing."""
+    if found is None or isinstance(found, bool | Mapping | list | tuple | set | frozenset):
+        return None
+    return sanitize(found, MAX_RECEIPT_CHARS) or None
 
 
 def classify_lookup(tool: Tool, args: Any, sent: Sent) -> LookupResult:
     """What a lookup's answer says about the effect it asked for; total. Only an answer can say anything.
 
-    Without a `lookup_parse`: 200 is found, read as the tool's own answer, 404 is absent, all else unclear.
+    Without a `lookup_parse`: a 200 in which the effect is identified, read as the tool's own answer, is
+    found: by a receipt, or by `same`. A status of the contract's `absent` is absent, all else unclear.
     """
     if not isinstance(sent, Answered):
         return Unclear(sanitize(f"{sent.code}: {sent.message}", MAX_TEXT_CHARS))
@@ -336,20 +353,27 @@ def classify_lookup(tool: Tool, args: Any, sent: Sent) -> LookupResult:
 
 def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
     if tool.lookup_parse is None:
-        if response.status == 404:
+        promised = tool.contract.lookup
+        if response.status in (ABSENT if promised is None else promised.absent):
             return Absent()
         if response.status != 200:
             return Unclear(f"http_{response.status}")
         result = read_result(tool, response)
+        receipt = receipt_of(tool, result)
         same = tool.same is None or bool(tool.same(args, result))
-        return Found(receipt_of(tool, result), result, same_arguments=same)
+        if receipt is None and (tool.same is None or not same):
+            return Unclear(
+                "the answer names no effect: it has no receipt, nor is it known by `same`; where that means "
+                "that there is none, have @tool.lookup_parse say so"
+            )
+        return Found(receipt, result, same_arguments=same)
     return heard(tool, args, tool.lookup_parse(response, args))
 
 
 def heard(tool: Tool, args: Any, answer: object) -> LookupResult:
-    """What a tool's `lookup_parse` gave, held against its `same`; Unclear for what is no answer of one.
+    """The answer of a `lookup_parse`, or of a Python tool's lookup, held against its `same`.
 
-    Raises whatever `same` raises.
+    Unclear for what is no answer of one. Raises whatever `same` raises.
     """
     if isinstance(answer, Found):
         same = answer.same_arguments
@@ -358,7 +382,7 @@ def heard(tool: Tool, args: Any, answer: object) -> LookupResult:
         return replace(answer, receipt=storable_receipt(answer.receipt), same_arguments=same)
     if isinstance(answer, Absent | Unclear):
         return answer
-    return Unclear(f"lookup_parse gave {type(answer).__name__}, not Found, Absent or Unclear")
+    return Unclear(f"the lookup gave {type(answer).__name__}, not Found, Absent or Unclear")
 
 
 def told(error: BaseException, *, hide: Hide | None = None) -> str:

@@ -196,7 +196,12 @@ class Tool:
     intent: Intent = PER_PROPOSAL
     request: Callable[[Any], Request | ToolCall] | None = None
     parse: Callable[[Any], Any] | None = None
-    lookup: Callable[[Any, str], Request | ToolCall] | None = None
+    succeeded: Callable[[Any], bool] | None = None
+    """From what `parse` is given (of a Python tool, what it returned) to whether that says "done"."""
+    lookup: Callable[[Any, Any], Any] | None = None
+    """From arguments and key to the request that asks; of a Python tool from arguments and `Attempt` to what
+    it found, or an awaitable of that.
+    """
     lookup_parse: Callable[[Any, Any], LookupResult] | None = None
     compensate: Callable[[Any, Any], Proposal] | None = None
     same: Callable[[Any, Any], bool] | None = None
@@ -239,6 +244,20 @@ class Tool:
     def sends_request(self) -> bool:
         """Whether a stored request is what it is: of kind `http` or `mcp`."""
         return self.kind in {"http", "mcp"}
+
+    @cached_property
+    def recognises(self) -> str | None:
+        """Why no answer can tell this tool that its effect happened; None where one can, or none need.
+
+        A result model that takes an answer which says nothing, or says no, recognises no success.
+        """
+        free = self.effect is Effect.READ or not self.sends_request
+        if free or self.parse is not None or self.succeeded is not None:
+            return None
+        if self.returns is None:
+            return "it declares no result"
+        taken = next((said for said in SAYING_NOTHING if _reads(self.returns, said)), None)
+        return taken and f"{self.returns.__name__} takes any answer, also {taken}"
 
     @property
     def taints(self) -> bool:
@@ -339,8 +358,8 @@ class Tool:
 
         Its function is given the key as the downstream knows it.
         """
-        if self.lookup is None:
-            raise UsageError(f"tool {self.name} has no lookup")
+        if self.lookup is None or not self.sends_request:
+            raise UsageError(f"tool {self.name} has no lookup that is a request")
         known = key if self.key is None else self.key.spell(key)
         return self.dependency.bind(self.lookup(args, known))
 
@@ -399,6 +418,27 @@ def _written(arguments: BaseModel) -> dict[str, Any]:
             " SecretRef"
         )
     return written
+
+
+SAYING_NOTHING: Final = (
+    "{}",
+    "[]",
+    "null",
+    '{"ok": false}',
+    '{"success": false}',
+    '{"found": false}',
+    '{"data": []}',
+    '{"error": {"message": "no"}}',
+)
+"""Answers in which no effect is named. A model that takes one would take any refusal for an effect."""
+
+
+def _reads(model: type[BaseModel], text: str) -> bool:
+    try:
+        model.model_validate_json(text)
+    except Exception:  # noqa: BLE001 - a model may break in any way: then it takes it for no result
+        return False
+    return True
 
 
 def load_result(text: str) -> Any:

@@ -5,6 +5,7 @@ ledger keeps and the engine sends, byte for byte, as often as it is sent.
 """
 
 import base64
+import codecs
 import hashlib
 import json
 import re
@@ -26,6 +27,14 @@ _METHOD = re.compile(r"[A-Z]{1,16}")
 _ABSOLUTE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"
 _QUERY_SAFE = _PATH_SAFE + "?[]{}|^`"
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_CHARSET = re.compile(r';\s*charset\s*=\s*"?([A-Za-z0-9._:-]{1,40})', re.IGNORECASE)
 _VISIBLE = re.compile(r"[\t\x20-\x7e]*")
 _OURS = frozenset(
     {
@@ -251,9 +260,19 @@ class Response:
 
     def json(self) -> Any:
         """The body as JSON, duplicates and NaN as Python reads them; ValueError if it is none."""
-        return json.loads(self.body)
+        return json.loads(self.text)
 
     @property
     def text(self) -> str:
-        """The body as UTF-8, undecodable bytes replaced."""
-        return self.body.decode("utf-8", errors="replace")
+        """The body by its byte order mark, else by the charset of its Content-Type, else as UTF-8.
+
+        A charset nobody knows counts as UTF-8; undecodable bytes are replaced.
+        """
+        for mark, charset in _MARKS:
+            if self.body.startswith(mark):
+                return self.body[len(mark) :].decode(charset, errors="replace")
+        named = _CHARSET.search(self.headers.get("content-type", ""))
+        try:
+            return self.body.decode(named[1] if named else "utf-8", errors="replace")
+        except (LookupError, ValueError):
+            return self.body.decode("utf-8", errors="replace")

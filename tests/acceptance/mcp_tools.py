@@ -20,6 +20,10 @@ class Note(BaseModel):
     text: str
 
 
+class Written(BaseModel):
+    id: str
+
+
 def add(app: App, folder: Path) -> None:
     """Register it."""
     second = timedelta(seconds=1)
@@ -34,6 +38,7 @@ def add(app: App, folder: Path) -> None:
         remote="write_note",
         effect=Effect.IRREVERSIBLE,
         intent=lambda a: ("note", a.ref),
+        returns=Written,
         contract=Contract(lookup=Lookup(by="key", strong=True)),
     )
 

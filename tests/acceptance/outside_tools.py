@@ -58,6 +58,7 @@ def add(app: App, folder: Path) -> None:
         egress=True,
         required=False,
         intent=lambda a: ("post", a.text),
+        succeeded=lambda answer: answer.status < 300,
     )
     def post(args: Drop) -> Request:
         return Request.post("/drop", json={"text": args.text})

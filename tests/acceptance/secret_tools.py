@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fencepost import App, Contract, Dedupes, Effect, Lookup, Request
+from fencepost import App, Contract, Dedupes, Effect, FirstFailure, Lookup, Request
 from fencepost.secrets import SecretRef
 from fencepost.tools import Attempt
 from fencepost_workers.tools.secrets import files_and_variables
@@ -66,7 +66,7 @@ def add(app: App, folder: Path) -> None:
     app.secrets(files_and_variables(str(folder / "secrets")))
     second = timedelta(seconds=1)
     contract = Contract(
-        repeat=Dedupes(window=timedelta(hours=1)),
+        repeat=Dedupes(window=timedelta(hours=1), first_failure=FirstFailure.UNKNOWN),
         lookup=Lookup(by="key", strong=True),
         settle=second,
         not_applied=frozenset({422}),

@@ -50,6 +50,7 @@ class Query(BaseModel):
     intent=lambda a: ("mail", a.reference),
     contract=Contract(),
     untrusted=False,
+    succeeded=lambda answer: answer.status == 201,
 )
 def send(args: Named) -> Request:
     return Request.post("/mail/messages", json={"to": "ann@example.com", "reference": args.reference})

@@ -28,7 +28,7 @@ from fencepost_workers.tools import mcp
 from fencepost_workers.worker import Worker
 from tests.integration.conftest import copied
 from tests.integration.mcp_app import PIN
-from tests.integration.mcp_notes import Notes, served, writing
+from tests.integration.mcp_notes import Notes, Written, served, writing
 from tests.integration.shell import Shell
 from tests.integration.step_shop import Shop, opened
 
@@ -57,6 +57,7 @@ def noting_app(url: str) -> App:
         remote="write_note",
         effect=Effect.IRREVERSIBLE,
         intent=lambda a: ("sealed", a.ref),
+        returns=Written,
         secrets=("seal",),
     )
 

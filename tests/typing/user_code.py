@@ -125,7 +125,12 @@ def refund_debit(args: Debit, receipt: DebitReceipt) -> Proposal:
     return refund.propose(Refund(debit_id=receipt.id), call_id=f"refund {args.order_id}")
 
 
-@wallet.http("wallet.refund", effect=Effect.IRREVERSIBLE, intent=lambda args: ("refund", args.debit_id))
+@wallet.http(
+    "wallet.refund",
+    effect=Effect.IRREVERSIBLE,
+    intent=lambda args: ("refund", args.debit_id),
+    succeeded=lambda response: response.status == 201,
+)
 def refund(args: Refund) -> Request:
     return Request.post("/refunds", json={"debit": args.debit_id}, headers={"X-Reason": "stopped"})
 

@@ -66,7 +66,12 @@ class MailTo(BaseModel):
     copies: int = 0
 
 
-@wallet.http("wallet.debit", effect=Effect.REVERSIBLE, intent=lambda a: (a.order_id,))
+@wallet.http(
+    "wallet.debit",
+    effect=Effect.REVERSIBLE,
+    intent=lambda a: (a.order_id,),
+    succeeded=lambda answer: answer.status == 201,
+)
 def debit(args: Debit) -> Request:
     return Request.post("/debits", json={"order": args.order_id})
 
@@ -76,7 +81,12 @@ def pay_back(args: Debit, result: Any) -> Proposal:
     return Proposal("wallet.refund", {"debit": args.order_id})
 
 
-@wallet.http("wallet.refund", effect=Effect.IRREVERSIBLE, intent=lambda a: (a.debit,))
+@wallet.http(
+    "wallet.refund",
+    effect=Effect.IRREVERSIBLE,
+    intent=lambda a: (a.debit,),
+    succeeded=lambda answer: answer.status == 201,
+)
 def refund(args: Refund) -> Request:
     return Request.post("/refunds", json={"debit": args.debit})
 
@@ -91,7 +101,14 @@ def send_1(args: Mail) -> Request:
     return Request.post("/mail", json={"to": args.to})
 
 
-@mail.http("mail.send", version=2, effect=Effect.IRREVERSIBLE, egress=True, intent=lambda a: (a.to,))
+@mail.http(
+    "mail.send",
+    version=2,
+    effect=Effect.IRREVERSIBLE,
+    egress=True,
+    intent=lambda a: (a.to,),
+    succeeded=lambda answer: answer.status == 201,
+)
 def send_2(args: MailTo) -> Request:
     return Request.post("/mail", json={"to": args.to})
 

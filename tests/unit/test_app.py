@@ -56,6 +56,8 @@ def register(
     made: App, function: Any = get, *, name: str = "t", effect: Effect = Effect.READ, **options: Any
 ) -> Any:
     wallet = next((d for d in made._dependencies.values() if d.spec.name == "w"), None)
+    if effect is not Effect.READ:
+        options.setdefault("succeeded", lambda response: response.status == 201)
     return (wallet or made.dependency("w", "http://w.test")).http(name, effect=effect, **options)(function)
 
 

@@ -112,7 +112,9 @@ def test_a_tool_puts_the_key_into_what_is_stored_and_asks_for_it_as_the_downstre
     pay = app.dependency("pay", URL)
     carrier = KeyCarrier(Place.BODY, "idempotency_key", max_length=45)
 
-    @pay.http("pay.now", effect=Effect.IRREVERSIBLE, intent=lambda a: ("order", a.id), key=carrier)
+    @pay.http(
+        "pay.now", effect=Effect.IRREVERSIBLE, intent=lambda a: ("order", a.id), key=carrier, returns=Order
+    )
     def now(args: Order) -> Request:
         return Request.post("/payments", json={"id": args.id})
 
@@ -131,7 +133,9 @@ def test_a_header_that_the_dependency_sends_too_can_carry_no_key() -> None:
     pay = app.dependency("pay", URL, headers={"paypal-request-id": "always the same"})
     carrier = KeyCarrier(name="PayPal-Request-Id")
 
-    @pay.http("pay.now", effect=Effect.IRREVERSIBLE, intent=lambda a: ("order", a.id), key=carrier)
+    @pay.http(
+        "pay.now", effect=Effect.IRREVERSIBLE, intent=lambda a: ("order", a.id), key=carrier, returns=Order
+    )
     def now(args: Order) -> Request:
         return Request.post("/payments", json={"id": args.id})
 

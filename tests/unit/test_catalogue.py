@@ -54,7 +54,15 @@ def test_nothing_undocumented_lends_a_promise(entry: Entry) -> None:
         (replace(STRIPE_V1, source="our wiki"), "no public address"),
         (replace(STRIPE_V1, scope=""), "where a key is unique"),
         (replace(STRIPE_V1, key=None), "nothing carries"),
-        (replace(SQUARE, contract=Contract(repeat=Dedupes(window=timedelta(days=1)))), "a window is stated"),
+        (
+            replace(
+                SQUARE,
+                contract=Contract(
+                    repeat=Dedupes(window=timedelta(days=1), first_failure=FirstFailure.UNKNOWN)
+                ),
+            ),
+            "a window is stated",
+        ),
         (replace(STRIPE_V1, undocumented=()), "settle is stated"),
         (replace(STRIPE_V1, contract=replace(STRIPE_V1.contract, settle=timedelta(1))), "settle is stated"),
         (
@@ -62,7 +70,12 @@ def test_nothing_undocumented_lends_a_promise(entry: Entry) -> None:
             "a first failure is stated",
         ),
         (
-            replace(PAYPAL_ORDERS, contract=Contract(repeat=Dedupes(window=timedelta(hours=6)))),
+            replace(
+                PAYPAL_ORDERS,
+                contract=Contract(
+                    repeat=Dedupes(window=timedelta(hours=6), first_failure=FirstFailure.UNKNOWN)
+                ),
+            ),
             "counts as ignored",
         ),
         (
@@ -76,6 +89,10 @@ def test_an_entry_that_promises_what_it_lists_as_unsaid_is_found(entry: Entry, c
 
 
 class Order(BaseModel):
+    id: str
+
+
+class Paid(BaseModel):
     id: str
 
 
@@ -93,9 +110,8 @@ def test_an_entry_serves_in_a_declaration(entry: Entry) -> None:
         by_name = entry.key is not None and entry.key.place is Place.PATH
         return Request.put("/bucket/{key}") if by_name else Request.post("/payments", json={"id": args.id})
 
-    tool = app.dependency("pay", "https://pay.test").http("pay.now", effect=Effect.IRREVERSIBLE, **options)(
-        now
-    )
+    pay = app.dependency("pay", "https://pay.test")
+    tool = pay.http("pay.now", effect=Effect.IRREVERSIBLE, returns=Paid, **options)(now)
     assert app.check() == []
     stored = tool.tool.stored_request(Order(id="o-1"), KEY)
     if entry.key is None:

@@ -102,7 +102,7 @@ def test_an_absence_is_provable_only_with_a_documented_lag_and_settle_time(
     [
         (DEDUPES, True),
         (Dedupes(first_failure=FirstFailure.REPLAYED), False),
-        (Dedupes(window=HOUR), False),
+        (Dedupes(window=HOUR, first_failure=FirstFailure.UNKNOWN), False),
         (Dedupes(window=HOUR, first_failure=FirstFailure.RELEASED, mismatch=Mismatch.IGNORED), False),
         (Never(), False),
         (Natural(), False),
@@ -117,7 +117,11 @@ def test_a_key_makes_a_repeat_safe_only_where_every_term_is_documented(repeat: A
     [
         (Effect.READ, Contract(), ToolClass.READ),
         (Effect.REVERSIBLE, Contract(repeat=DEDUPES), ToolClass.DEDUPES),
-        (Effect.REVERSIBLE, Contract(repeat=Dedupes(window=HOUR)), ToolClass.DEDUPES),
+        (
+            Effect.REVERSIBLE,
+            Contract(repeat=Dedupes(window=HOUR, first_failure=FirstFailure.UNKNOWN)),
+            ToolClass.DEDUPES,
+        ),
         (Effect.REVERSIBLE, Contract(repeat=Dedupes()), ToolClass.NEITHER),
         (Effect.REVERSIBLE, Contract(repeat=Dedupes(), lookup=STRONG, settle=SECOND), ToolClass.LOOKUP_ONLY),
         (Effect.IRREVERSIBLE, Contract(lookup=EVENTUAL, settle=SECOND), ToolClass.LOOKUP_ONLY),
@@ -151,7 +155,9 @@ def test_every_class_states_its_promise_and_its_risk_in_a_sentence_of_its_own() 
 
 
 def test_a_window_without_a_documented_first_failure_is_said_to_need_a_person() -> None:
-    risk = residual_risk(Effect.REVERSIBLE, Contract(repeat=Dedupes(window=HOUR)))
+    risk = residual_risk(
+        Effect.REVERSIBLE, Contract(repeat=Dedupes(window=HOUR, first_failure=FirstFailure.UNKNOWN))
+    )
     assert "an unknown outcome takes a person" in risk
 
 
@@ -183,7 +189,12 @@ def test_an_answer_that_is_compared_lends_a_key_what_an_ignored_mismatch_takes_a
 
 def test_a_contract_has_one_canonical_text() -> None:
     contract = Contract(
-        repeat=Dedupes(window=HOUR, in_progress=frozenset({425, 409}), replay_marker=("replayed", "true")),
+        repeat=Dedupes(
+            window=HOUR,
+            in_progress=frozenset({425, 409}),
+            replay_marker=("replayed", "true"),
+            first_failure=FirstFailure.UNKNOWN,
+        ),
         lookup=EVENTUAL,
         settle=timedelta(milliseconds=1.5),
         not_applied=frozenset({429, 402, 422}),
@@ -199,8 +210,15 @@ def test_a_contract_has_one_canonical_text() -> None:
             "in_progress": [409, 425],
             "replay_marker": ["replayed", "true"],
         },
-        "lookup": {"by": "key", "strong": False, "lag_us": 1_000_000, "horizon_us": 3_600_000_000},
+        "lookup": {
+            "by": "key",
+            "strong": False,
+            "lag_us": 1_000_000,
+            "horizon_us": 3_600_000_000,
+            "absent": [404, 410],
+        },
         "settle_us": 1500,
+        "applied": [200, 201, 204],
         "not_applied": [402, 422, 429],
         "retryable": [429],
         "after_takeover": "repeat_after_settle",

@@ -50,6 +50,10 @@ class Written(BaseModel):
     id: str
 
 
+class Vague(BaseModel):
+    id: str | None = None
+
+
 def noted(server: Any = None, *, effect: Effect = Effect.IRREVERSIBLE, **options: Any) -> Tool:
     app = App("notes")
     spec = server or Streamable()
@@ -132,18 +136,26 @@ def test_a_wire_lets_one_call_out_and_none_late_or_after_the_end() -> None:
     assert guessed.touched == 0
 
 
-def test_a_result_is_an_effect_whatever_it_looks_like() -> None:
-    fits = judged(noted(returns=Written), result({"id": "n1"}))
-    assert fits == Applied('{"id": "n1"}', "n1")
-    other = judged(noted(returns=Written), result({"name": 7}))
-    assert other == Applied('{"name": 7}', None, strange=True)
-    assert judged(noted(), result({"id": "n1"}, strange="no ref")) == Applied(
+def test_a_result_is_an_effect_where_the_tool_understands_it() -> None:
+    taken = noted(succeeded=lambda _result: True)
+    assert judged(noted(returns=Written), result({"id": "n1"})) == Applied('{"id": "n1"}', "n1")
+    assert judged(taken, result({"id": "n1"}, strange="no ref")) == Applied(
         '{"id": "n1"}', "n1", strange=True
     )
-    assert judged(noted(), result(text='{"id": "n2"}')) == Applied('{"id": "n2"}', "n2")
-    assert judged(noted(), result(text="written")) == Applied('"written"', None)
+    assert judged(taken, result(text='{"id": "n2"}')) == Applied('{"id": "n2"}', "n2")
+    assert judged(taken, result(text="written")) == Applied('"written"', None)
     picture = {"type": "image", "data": "AA==", "mimeType": "image/png"}
-    assert judged(noted(), result(content=[picture])) == Applied(json.dumps([picture]), None)
+    assert judged(taken, result(content=[picture])) == Applied(json.dumps([picture]), None)
+
+
+@pytest.mark.parametrize(
+    "declared", [{}, {"returns": Written}, {"returns": Vague}, {"succeeded": lambda said: said.value["ok"]}]
+)
+@pytest.mark.parametrize(
+    "said", [{"success": False}, {"ok": False}, {"error": {}}, {"name": 7}, {}, None], ids=json.dumps
+)
+def test_a_result_that_names_no_effect_is_unknown(declared: dict[str, Any], said: Any) -> None:
+    assert isinstance(judged(noted(**declared), result(said, text="refused")), Unsure)
 
 
 def test_a_parse_can_say_that_nothing_happened_and_nothing_else_can() -> None:
@@ -156,9 +168,7 @@ def test_a_parse_can_say_that_nothing_happened_and_nothing_else_can() -> None:
     assert judged(replace(noted(), parse=refuses), result({"id": "n1"})) == Refused(
         "full", "no room", retryable=False
     )
-    assert judged(replace(noted(), parse=breaks), result({"id": "n1"})) == Applied(
-        '{"id": "n1"}', "n1", strange=True
-    )
+    assert isinstance(judged(replace(noted(), parse=breaks), result({"id": "n1"})), Unsure)
 
 
 def test_a_server_that_waits_for_more_is_given_nothing() -> None:
@@ -187,7 +197,7 @@ def test_what_is_no_response_is_judged_as_http_is() -> None:
 
 
 def test_a_long_result_is_kept_up_to_the_size_that_is_declared() -> None:
-    outcome = judged(noted(max_output_bytes=2048), result({"id": "x" * 5000}))
+    outcome = judged(noted(max_output_bytes=2048, returns=Written), result({"id": "x" * 5000}))
     assert isinstance(outcome, Applied)
     assert json.loads(outcome.result_json_text)["truncated"] is True
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from fencepost import App, Contract, Dedupes, Effect, Request
+from fencepost import App, Contract, Dedupes, Effect, FirstFailure, Request
 from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.decide.prints import meaning
 from fencepost.mcp import Remote, Stdio, ToolCall
@@ -27,7 +27,7 @@ Build = Callable[[Args], Any]
 def tool(build: Build, base: str = "https://pay.test/v1", version: int = 1, **more: Any) -> Tool:
     app = App("shop")
     at = app.dependency("pay", base)
-    contract = Contract(repeat=Dedupes(timedelta(hours=1)))
+    contract = Contract(repeat=Dedupes(timedelta(hours=1), first_failure=FirstFailure.UNKNOWN))
 
     def send(args: Args) -> Request:
         made: Request = build(args)

@@ -1,3 +1,4 @@
+import codecs
 import dataclasses
 import json
 from datetime import UTC, datetime, timedelta
@@ -6,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel, RootModel
 
 from fencepost.contracts import Contract, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
@@ -27,7 +29,7 @@ from tests.typing.user_code import Debit, DebitReceipt, debit, level
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 REPLAYED = {"idempotent-replayed": "true"}
 PLAIN = dataclasses.replace(debit.tool, parse=None, lookup_parse=None)
-RAW = dataclasses.replace(PLAIN, returns=None)
+RAW = dataclasses.replace(PLAIN, returns=None, succeeded=lambda _response: True)
 ARGS = Debit(order_id="o-1", amount=5)
 
 
@@ -207,7 +209,7 @@ def test_a_parsed_value_has_to_fit_the_result_model() -> None:
     assert isinstance(outcome(as_dict, 200, '{"more": 1}'), Unsure)
 
 
-def test_without_a_model_any_success_is_one_and_its_text_is_kept() -> None:
+def test_without_a_model_the_text_of_a_success_is_kept() -> None:
     odd = '{"id": "d-1", "id": "d-2", "n": NaN, "z": "\\u0000", "big": 1e999}'
     assert outcome(RAW, 200, odd) == Applied(odd, "d-2")
     assert outcome(RAW, 204) == Applied("null", None)
@@ -218,7 +220,7 @@ def test_without_a_model_any_success_is_one_and_its_text_is_kept() -> None:
 
 def test_accepted_is_no_success_unless_the_tool_says_so() -> None:
     assert outcome(PLAIN, 202, '{"id": "d-1"}') == Unsure(
-        "accepted", "202 says that the effect may come later; a parse function can know better"
+        "accepted", "202 is no status of `applied`; a parse function can know better"
     )
     assert isinstance(outcome(debit.tool, 202, '{"id": "d-1"}'), Applied)
 
@@ -288,6 +290,82 @@ def test_the_receipt_is_where_the_tool_says() -> None:
     assert receipts(lambda _result: "r\0") == ["r\\u0000"] * 2
     assert receipts(lambda _result: None) == [None, None]
     assert receipts(lambda result: result["nowhere"]) == [None, None]
+
+
+# Answers that say nothing
+
+
+class Vague(BaseModel):
+    id: str | None = None
+    ok: bool = True
+
+
+class Flag(BaseModel):
+    ok: bool
+
+
+NOTHING = [
+    "",
+    "null",
+    "[]",
+    "{}",
+    '{"found": false}',
+    '{"data": []}',
+    '{"ok": false, "error": "no"}',
+    '{"success": false}',
+    '{"error": {"code": 7}}',
+    '{"id": null}',
+    '{"id": false}',
+    '{"id": ""}',
+    '{"id": []}',
+    '"ok"',
+    "<html>signed out</html>",
+]
+UNDERSTANDS = {
+    "nothing": {"returns": None},
+    "a vague model": {"returns": Vague},
+    "a flag": {"returns": Flag},
+    "a list": {"returns": RootModel[list[str]]},
+    "succeeded": {"returns": None, "succeeded": lambda response: bool(response.json()["id"])},
+}
+
+
+@pytest.mark.parametrize("declared", UNDERSTANDS.values(), ids=UNDERSTANDS)
+@pytest.mark.parametrize("body", NOTHING)
+def test_a_success_in_which_nothing_is_named_is_unknown(declared: dict[str, Any], body: str) -> None:
+    assert isinstance(outcome(dataclasses.replace(PLAIN, **declared), 200, body), Unsure)
+
+
+@pytest.mark.parametrize("declared", UNDERSTANDS.values(), ids=UNDERSTANDS)
+@pytest.mark.parametrize("body", NOTHING)
+def test_a_lookup_in_which_nothing_is_named_has_found_nothing(declared: dict[str, Any], body: str) -> None:
+    tool = dataclasses.replace(PLAIN, **declared)
+    found = classify_lookup(tool, ARGS, Answered(Response(200, {}, body.encode())))
+    assert isinstance(found, Unclear)
+
+
+@pytest.mark.parametrize("status", [202, 203, 206, 207, 226])
+def test_a_status_that_the_contract_does_not_list_is_no_success(status: int) -> None:
+    assert isinstance(outcome(PLAIN, status, '{"id": "d-1"}'), Unsure)
+    listed = dataclasses.replace(PLAIN, contract=Contract(applied=frozenset({status})))
+    assert isinstance(outcome(listed, status, '{"id": "d-1"}'), Applied)
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({}, codecs.BOM_UTF8 + '{"id": "é"}'.encode()),
+        ({}, codecs.BOM_UTF16_LE + '{"id": "é"}'.encode("utf-16-le")),
+        ({"content-type": "application/json; charset=ISO-8859-1"}, '{"id": "é"}'.encode("latin-1")),
+        ({"content-type": 'application/json;charset="utf-8"'}, '{"id": "é"}'.encode()),
+        ({"content-type": "application/json; charset=nobody-knows"}, '{"id": "é"}'.encode()),
+    ],
+)
+def test_an_answer_is_read_as_it_says_that_it_is_written(headers: dict[str, str], body: bytes) -> None:
+    for tool in (PLAIN, RAW):
+        found = outcome(tool, 200, body, headers)
+        assert isinstance(found, Applied)
+        assert found.receipt == "é"
 
 
 # Reads

@@ -16,8 +16,9 @@ from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
 from fencepost.tools import Attempt
 from fencepost_workers.tools.python import run_python
-from tests.typing.user_code import CloseDay, close_day, debit
+from tests.typing.user_code import Closed, CloseDay, close_day, debit
 
+FREE = dataclasses.replace(close_day.tool, returns=None)
 ARGS = CloseDay(tenant="shop", day="2026-01-02")
 
 
@@ -38,7 +39,7 @@ def run(
     left: float = 30,
     effect: Effect = Effect.IRREVERSIBLE,
 ) -> Outcome:
-    tool = dataclasses.replace(close_day.tool, function=function, effect=effect)
+    tool = dataclasses.replace(FREE, function=function, effect=effect)
     return asyncio.run(run_python(tool, ARGS, attempt(left), executor))
 
 
@@ -59,7 +60,7 @@ def test_what_a_tool_returns_is_its_result(executor: ThreadPoolExecutor) -> None
 
 def test_what_it_returns_is_compared_with_its_arguments(executor: ThreadPoolExecutor) -> None:
     for function in both(lambda _args, _attempt: {"day": "2026-01-03"}):
-        tool = dataclasses.replace(close_day.tool, function=function, same=lambda a, r: a.day == r["day"])
+        tool = dataclasses.replace(FREE, function=function, same=lambda a, r: a.day == r["day"])
         outcome = asyncio.run(run_python(tool, ARGS, attempt(), executor))
         assert isinstance(outcome, Unsure)
         assert (outcome.code, outcome.repair) == ("other_request", True)
@@ -122,9 +123,15 @@ def test_a_tool_that_cancels_itself_leaves_the_outcome_unknown(executor: ThreadP
     ]
 
 
-def test_a_result_that_does_not_fit_the_model_is_kept_and_marked(executor: ThreadPoolExecutor) -> None:
-    outcome = run(lambda _args, _attempt: {"other": float("nan")}, executor)
-    assert outcome == Applied('{"other": NaN}', None, strange=True)
+@pytest.mark.parametrize("declared", [{"returns": Closed}, {"succeeded": lambda result: result["ok"]}])
+@pytest.mark.parametrize("said", [{"ok": False}, {"error": "no"}, {}, [], None, float("nan")])
+def test_a_result_that_does_not_say_that_it_happened_is_unknown(
+    executor: ThreadPoolExecutor, declared: dict[str, Any], said: object
+) -> None:
+    for function in both(lambda _args, _attempt: said):
+        tool = dataclasses.replace(FREE, function=function, **declared)
+        outcome = asyncio.run(run_python(tool, ARGS, attempt(), executor))
+        assert isinstance(outcome, Unsure)
 
 
 def test_a_thread_that_takes_too_long_is_left_behind(executor: ThreadPoolExecutor) -> None:
@@ -193,7 +200,7 @@ def test_a_tool_whose_time_ran_out_before_it_could_begin_is_not_run(executor: Th
     for function in both(lambda _args, _attempt: ran.append(1)):
         looks = [-1.0, 30.0]  # the first look, at the start of the attempt, finds time left; the next none
         late = dataclasses.replace(attempt(), remaining=looks.pop)
-        tool = dataclasses.replace(close_day.tool, function=function)
+        tool = dataclasses.replace(FREE, function=function)
         outcome = asyncio.run(run_python(tool, ARGS, late, executor))
         assert outcome == Refused("deadline_passed", "the attempt had no time left", retryable=True)
     assert ran == []
@@ -220,7 +227,7 @@ def test_a_tool_that_got_its_thread_after_its_time_is_not_run(executor: ThreadPo
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("done", Applied('"done"', None, strange=True)), (NotApplied("no"), Refused("no", "", retryable=False))],
+    [("done", Applied('"done"', None)), (NotApplied("no"), Refused("no", "", retryable=False))],
 )
 def test_what_a_thread_answers_after_its_time_is_told(
     executor: ThreadPoolExecutor, answer: object, expected: Outcome
@@ -232,7 +239,7 @@ def test_what_a_thread_answers_after_its_time_is_told(
         release.wait(30)
         return answer
 
-    tool = dataclasses.replace(close_day.tool, function=slow)
+    tool = dataclasses.replace(FREE, function=slow)
     outcome = asyncio.run(run_python(tool, ARGS, attempt(0.01), executor, told.put))
     assert isinstance(outcome, Unsure)
     assert told.empty()
@@ -255,13 +262,13 @@ def test_what_a_coroutine_answers_after_its_time_is_told_unless_it_was_cancelled
 
     async def scenario(function: Callable[..., Any]) -> list[Outcome]:
         told: list[Outcome] = []
-        tool = dataclasses.replace(close_day.tool, function=function)
+        tool = dataclasses.replace(FREE, function=function)
         await run_python(tool, ARGS, attempt(0.01), executor, told.append)
         for _ in range(5):
             await asyncio.sleep(0)
         return told
 
-    assert asyncio.run(scenario(stubborn)) == [Applied('"done"', None, strange=True)]
+    assert asyncio.run(scenario(stubborn)) == [Applied('"done"', None)]
     assert asyncio.run(scenario(obedient)) == []
 
 
@@ -297,7 +304,7 @@ def test_context_variables_reach_the_thread(executor: ThreadPoolExecutor) -> Non
     variable = contextvars.ContextVar("variable", default="unset")
     variable.set("set")
     outcome = run(lambda _args, _attempt: variable.get(), executor)
-    assert outcome == Applied('"set"', None, strange=True)
+    assert outcome == Applied('"set"', None)
 
 
 def test_a_cancelled_worker_cancels_its_tool(executor: ThreadPoolExecutor) -> None:

@@ -50,7 +50,10 @@ CONTRACTS: dict[str, tuple[Contract, dict[str, Any]]] = {
     "eventual lookup": (Contract(lookup=EVENTUAL, settle=SETTLE), {}),
     "dedupes": (Contract(repeat=DEDUPES, settle=SETTLE), {}),
     "dedupes, lookup": (Contract(repeat=DEDUPES, lookup=STRONG, settle=SETTLE), {}),
-    "first failure unknown": (Contract(repeat=Dedupes(window=10 * MINUTE), settle=SETTLE), {}),
+    "first failure unknown": (
+        Contract(repeat=Dedupes(window=10 * MINUTE, first_failure=FirstFailure.UNKNOWN), settle=SETTLE),
+        {},
+    ),
     "mismatch ignored": (Contract(repeat=replace(DEDUPES, mismatch=Mismatch.IGNORED), settle=SETTLE), {}),
     "mismatch ignored, compared": (
         Contract(repeat=replace(DEDUPES, mismatch=Mismatch.IGNORED), settle=SETTLE),

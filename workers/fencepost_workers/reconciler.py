@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,7 +19,7 @@ from fencepost.recovery import Answer, LookupAnswer
 from fencepost.redaction import own_values
 from fencepost.states import Queue
 from fencepost.testing import fault
-from fencepost.tools import Absent, Found, LookupResult, StoredRequest, Tool, Unclear
+from fencepost.tools import Absent, Attempt, Found, LookupResult, StoredRequest, Tool, Unclear, load_result
 from fencepost_workers import redaction
 from fencepost_workers.attempts import (
     attempt,
@@ -32,6 +33,8 @@ from fencepost_workers.attempts import (
 from fencepost_workers.role import Held, Message, Role, attempt_lease
 from fencepost_workers.tools import mcp, memory
 from fencepost_workers.tools.credentials import Credentials
+from fencepost_workers.tools.python import ask_python
+from fencepost_workers.tools.secrets import Resolved
 
 
 class Reconciler(Role):
@@ -88,13 +91,15 @@ class Reconciler(Role):
             return await memory.looked_up(self.worker, tool, call, held.remaining(order.timeout)), {}
         try:
             args = tool.read_arguments(call.arguments)
-            question = _question(tool, args, call.operation or "")
-            headers = tool.dependency.sent_headers()
             secrets = await secrets_of(self, tool, args, call, held.remaining(order.timeout))
             credentials = Credentials.of(
                 tool.dependency, (*secrets.values, *own_values(), *mcp.told(tool.dependency))
             )
             redaction.learn(credentials)
+            if not tool.sends_request:
+                return await self._asks(order, held, tool, args, secrets, credentials), {}
+            question = _question(tool, args, call.operation or "")
+            headers = tool.dependency.sent_headers()
             asked = secrets.put(question)
             allowed = tool.dependency.outbound()
         except _Refused as refusal:
@@ -123,6 +128,40 @@ class Reconciler(Role):
         now = order.asked_at + order.timeout - timedelta(seconds=held.remaining(order.timeout))
         judge = classify_question if tool.kind == "mcp" else classify_lookup
         return judge(tool, args, credentials.hide_sent(sent)), _heard(sent, now)
+
+    async def _asks(
+        self,
+        order: c.Ask,
+        held: Held,
+        tool: Tool,
+        args: BaseModel,
+        secrets: Resolved,
+        credentials: Credentials,
+    ) -> LookupResult:
+        """A Python tool's lookup, which asks by itself; raises what credentials cannot be hidden in."""
+        try:
+            fault("reconcile.before_lookup")
+        except FaultInjected as error:
+            return Unclear(told(error))
+        call = order.call
+        handed = Attempt(
+            run=str(call.run),
+            call=str(call.id),
+            number=call.attempts,
+            operation_key=call.operation or "",
+            deadline=order.asked_at + order.timeout,
+            remaining=lambda: held.remaining(order.timeout),
+            secrets=secrets.handed,
+            tenant=call.tenant,
+        )
+        found = await ask_python(tool, args, handed, self.worker.executor)
+        if isinstance(found, Unclear):
+            return Unclear(credentials.hide(found.detail))
+        if isinstance(found, Absent):
+            return found
+        receipt = None if found.receipt is None else credentials.hide(found.receipt)
+        result = None if found.result is None else load_result(credentials.hide(result_text(found.result)))
+        return replace(found, receipt=receipt, result=result)
 
     def evidence(self, command: c.Command) -> c.Command | None:
         """A real answer to a repeat is evidence; an answer to a question is not: it may be old."""

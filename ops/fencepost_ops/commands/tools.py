@@ -9,7 +9,7 @@ from typing import Any, Final
 import click
 
 from fencepost import cosmetic
-from fencepost.contracts import Dedupes, catalogue, promise, residual_risk, tool_class
+from fencepost.contracts import Dedupes, Effect, catalogue, promise, residual_risk, tool_class
 from fencepost.declarations import stored_names
 from fencepost.mcp import Stdio
 from fencepost.tools import Tool
@@ -54,6 +54,8 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         click.echo(f"{tool['name']} v{tool['version']}: {kind}{times}")
         click.echo(f"  holds   {tool['promise']}")
         click.echo(f"  left    {tool['residual_risk']}")
+        for name, how in tool["recognised"].items():
+            click.echo(f"  {name:<7} {how}")
         if tool["starts"] is not None:
             planner, version = tool["starts"]["planner"]
             click.echo(f"  starts  a run of {planner} v{version}, with {', '.join(tool['starts']['tools'])}")
@@ -120,6 +122,31 @@ def _cosmetic(tool: Tool) -> list[str]:
     return [name for name in sorted(stored_names(tool.arguments) - flags) if cosmetic.by_name(name)]
 
 
+def _recognised(tool: Tool) -> dict[str, str]:
+    """How success, presence and absence are told from answers; nothing for what changes nothing."""
+    if tool.effect is Effect.READ or tool.child is not None or tool.memory is not None:
+        return {}
+    statuses = ", ".join(str(status) for status in sorted(tool.contract.applied))
+    said = [] if tool.succeeded is None else ["its `succeeded` says so"]
+    if tool.parse is not None:
+        said.append("its `parse` reads the answer")
+    elif tool.returns is not None:
+        said.append(f"the {'result' if tool.kind == 'python' else 'answer'} is a {tool.returns.__name__}")
+    elif tool.kind == "python":
+        said.append("it returns")
+    if tool.kind == "http" and tool.parse is None:
+        said.insert(0, f"status {statuses}")
+    found = {"done if": " and ".join(said) or "never: " + (tool.recognises or "")}
+    if not tool.has_lookup:
+        return found
+    if tool.kind == "python" or tool.lookup_parse is not None:
+        return found | {"found if": "its lookup says so", "none if": "its lookup says so"}
+    where = "`receipt`" if callable(tool.receipt) else repr(tool.receipt)
+    known = f"200, and the answer names {where}" + (" and is for these arguments" if tool.same else "")
+    absent = tool.contract.lookup.absent if tool.contract.lookup is not None else frozenset()
+    return found | {"found if": known, "none if": "status " + ", ".join(map(str, sorted(absent)))}
+
+
 def _described(tool: Tool) -> dict[str, Any]:
     repeat, lookup = tool.contract.repeat, tool.contract.lookup
     risk = residual_risk(tool.effect, tool.contract, compares=tool.same is not None)
@@ -138,6 +165,7 @@ def _described(tool: Tool) -> dict[str, Any]:
         "class": str(tool_class(tool.effect, tool.contract)) if tool.child is None else "run",
         "promise": promise(tool.effect, tool.contract) if tool.child is None else _OF_RUNS,
         "residual_risk": risk,
+        "recognised": _recognised(tool),
         "window": repeat.window if isinstance(repeat, Dedupes) else None,
         "settle": tool.contract.settle,
         "lookup": None if lookup is None else ("strong" if lookup.strong else "eventual"),

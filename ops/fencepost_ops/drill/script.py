@@ -27,6 +27,7 @@ from fencepost import (
     Contract,
     Dedupes,
     Effect,
+    FirstFailure,
     Join,
     Proposal,
     Request,
@@ -87,7 +88,9 @@ _drifting = app.dependency("dedupes", f"http://dedupes{SUFFIX}", **TIMES)
     "brief.do",
     effect=Effect.IRREVERSIBLE,
     returns=Done,
-    contract=Contract(repeat=Dedupes(window=MINUTE), settle=SETTLE, not_applied=REFUSED),
+    contract=Contract(
+        repeat=Dedupes(window=MINUTE, first_failure=FirstFailure.UNKNOWN), settle=SETTLE, not_applied=REFUSED
+    ),
     intent=lambda a: ("do", a.reference),
 )
 def brief(args: Order) -> Request:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from fencepost import App, Attempt, Context, Contract, Dedupes, Effect, Lookup, Request, Turn
+from fencepost import App, Attempt, Context, Contract, Dedupes, Effect, FirstFailure, Lookup, Request, Turn
 
 SLOW_S = 4.0
 PER_TURN = 10
@@ -64,7 +64,7 @@ async def slow(args: Note, attempt: Attempt) -> Noted:
     intent=lambda a: ("debit", a.key),
     returns=Noted,
     contract=Contract(
-        repeat=Dedupes(window=timedelta(hours=24)),
+        repeat=Dedupes(window=timedelta(hours=24), first_failure=FirstFailure.UNKNOWN),
         lookup=Lookup(by="key", strong=True),
         settle=timedelta(seconds=2),
         not_applied=frozenset({400, 402, 412, 429, 503}),

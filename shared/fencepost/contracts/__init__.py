@@ -12,6 +12,10 @@ from enum import StrEnum
 from typing import Any, Literal
 
 ZERO = timedelta(0)
+APPLIED = frozenset({200, 201, 204})
+"""The statuses that say "done" where a contract names no others: not accepted (202) nor in parts (207)."""
+ABSENT = frozenset({404, 410})
+"""The statuses of a lookup that say "there is none" where a contract names no others."""
 WHILE_IT_EXISTS = timedelta(days=36_500)
 """The window of a name: it is taken as long as what bears it exists, and deleting that ends it at once."""
 
@@ -85,19 +89,27 @@ class Dedupes:
     `window` is how long it remembers a key, `starts` from when; while an outcome is unknown both are counted
     from the first send, the earlier of the two. `in_progress` are the statuses that mean "the first is still
     running": never a failure. `replay_marker` is the header (name in lower case, value) that tells a stored
-    answer from a fresh one.
+    answer from a fresh one. With a window `first_failure` has to be said, be it UNKNOWN: by that an unknown
+    outcome is repeated or goes to a person.
     """
 
     window: timedelta = ZERO
     starts: Literal["first_send", "completion"] = "first_send"
     mismatch: Mismatch = Mismatch.REJECTED
-    first_failure: FirstFailure = FirstFailure.UNKNOWN
+    first_failure: FirstFailure | None = None
     in_progress: frozenset[int] = frozenset()
     replay_marker: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
         _not_negative("window", self.window)
         _statuses("in_progress", self.in_progress, 100)
+        if self.first_failure is None and self.window > ZERO:
+            raise ValueError(
+                "Dedupes(window=...) needs first_failure=: FirstFailure.RELEASED, REPLAYED or REEXECUTED, as "
+                "the downstream documents; or UNKNOWN, and then every unknown outcome goes to a person"
+            )
+        if self.first_failure is None:
+            object.__setattr__(self, "first_failure", FirstFailure.UNKNOWN)
         if self.starts not in {"first_send", "completion"}:
             raise ValueError(f"starts is 'first_send' or 'completion', not {self.starts!r}")
         if self.replay_marker is not None and self.replay_marker[0] != self.replay_marker[0].lower():
@@ -126,15 +138,20 @@ class Lookup:
 
     A strong lookup sees every finished effect; an eventual one sees it `lag` later. `horizon` is how long an
     effect can be found at all; None with a strong lookup means for ever. An eventual lookup states both, or
-    neither: then only a found answer counts, an absent one never proves anything.
+    neither: then only a found answer counts, an absent one never proves anything. `absent` are the statuses
+    that say "there is none"; any other answer without the effect in it is unclear.
     """
 
     by: Literal["key", "receipt", "reference"] = "key"
     strong: bool = False
     lag: timedelta | None = None
     horizon: timedelta | None = None
+    absent: frozenset[int] = ABSENT
 
     def __post_init__(self) -> None:
+        _statuses("absent", self.absent, 200)
+        if 200 in self.absent:
+            raise ValueError("200 is no absence by itself; have @tool.lookup_parse read the answer")
         _not_negative("lag", self.lag)
         _not_negative("horizon", self.horizon)
         if self.by not in {"key", "receipt", "reference"}:
@@ -154,6 +171,7 @@ class Lookup:
 class Contract:
     """Everything a downstream promises about one tool. The default promises nothing.
 
+    `applied`: the 2xx statuses that say the effect happened, where the answer is one the tool understands.
     `settle`: how long after its attempt's deadline a request may still take effect; None: undocumented, no
     absence is ever a proof. `not_applied`: the statuses that prove this attempt had no effect. `retryable`:
     those of them after which the same request may be tried again. Contradictory terms raise ValueError.
@@ -162,13 +180,17 @@ class Contract:
     repeat: Dedupes | Natural | Never = Never()
     lookup: Lookup | None = None
     settle: timedelta | None = None
+    applied: frozenset[int] = APPLIED
     not_applied: frozenset[int] = frozenset()
     retryable: frozenset[int] = frozenset()
     after_takeover: AfterTakeover | None = None
 
     def __post_init__(self) -> None:
         _not_negative("settle", self.settle)
+        _statuses("applied", self.applied, 200)
         _statuses("not_applied", self.not_applied, 300)
+        if strange := sorted(status for status in self.applied if status >= 300):
+            raise ValueError(f"applied holds 2xx statuses, not {strange}")
         if stray := sorted(self.retryable - self.not_applied):
             raise ValueError(f"retryable answers must also be in not_applied: {stray}")
         if isinstance(self.repeat, Dedupes) and (both := sorted(self.repeat.in_progress & self.not_applied)):
@@ -223,6 +245,7 @@ class Contract:
             "repeat": _repeat_json(self.repeat),
             "lookup": None if self.lookup is None else _lookup_json(self.lookup),
             "settle_us": _us(self.settle),
+            "applied": sorted(self.applied),
             "not_applied": sorted(self.not_applied),
             "retryable": sorted(self.retryable),
             "after_takeover": self.takeover.value,
@@ -241,7 +264,7 @@ def _repeat_json(repeat: Dedupes | Natural | Never) -> dict[str, Any]:
                 "window_us": _us(repeat.window),
                 "starts": repeat.starts,
                 "mismatch": repeat.mismatch.value,
-                "first_failure": repeat.first_failure.value,
+                "first_failure": (repeat.first_failure or FirstFailure.UNKNOWN).value,
                 "in_progress": sorted(repeat.in_progress),
                 "replay_marker": None if repeat.replay_marker is None else list(repeat.replay_marker),
             }
@@ -257,6 +280,7 @@ def _lookup_json(lookup: Lookup) -> dict[str, Any]:
         "strong": lookup.strong,
         "lag_us": _us(lookup.lag),
         "horizon_us": _us(lookup.horizon),
+        "absent": sorted(lookup.absent),
     }
 
 

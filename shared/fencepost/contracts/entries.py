@@ -5,6 +5,7 @@ from datetime import date
 from typing import Any, Final
 
 from fencepost.contracts import (
+    APPLIED,
     ZERO,
     Contract,
     Dedupes,
@@ -25,6 +26,7 @@ OTHER: Final = "what a known key meets with another request"
 FAILED: Final = "what a repeat meets after a first failure"
 BUSY: Final = "what a repeat meets while the first request runs"
 REFUSALS: Final = "which answers prove that nothing happened"
+SUCCESS: Final = "which statuses say that it happened"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +98,8 @@ def problems(entry: Entry) -> list[str]:
             found.append("what follows a first failure is stated or listed as undocumented, one of the two")
         if OTHER in said and repeat.mismatch is Mismatch.REJECTED:
             found.append("another request under a known key counts as ignored while it is undocumented")
+    if (entry.contract.applied == APPLIED) != (SUCCESS in said):
+        found.append("the statuses of a success are stated or listed as undocumented, one of the two")
     if (entry.contract.settle is None) != (SETTLE in said):
         found.append("settle is stated or listed as undocumented, one of the two")
     if lookup is not None and (lookup.delay is None) != (LAG in said):

@@ -9,9 +9,11 @@ against the contract.
 import asyncio
 import os
 import ssl
+import zlib
 from collections import Counter
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -188,7 +190,7 @@ class HttpEngine:
 
     `requests_sent` counts what went on the wire, by kind. An answer longer than `max_response_bytes` is lost,
     and so is one whose head is longer than 100 KiB (h11's own limit), or that takes more on the wire than
-    twice the one and the other; nothing is ever decompressed.
+    twice the one and the other. What came packed by gzip or deflate is unpacked, within the same length.
     """
 
     def __init__(
@@ -272,7 +274,25 @@ class HttpEngine:
                         raise _Oversize(self._max_response_bytes, _response(response, body))
             finally:
                 await response.aclose()
-        return _response(response, body)
+        return _decoded(_response(response, body), self._max_response_bytes)
+
+
+def _decoded(answer: Response, most: int) -> Response:
+    """The answer without its gzip or deflate, which came though identity was asked for; another as it is.
+
+    Raises `_Oversize` for what is longer than `most` then: no more of it is ever unpacked.
+    """
+    if answer.headers.get("content-encoding", "").strip().lower() not in {"gzip", "x-gzip", "deflate"}:
+        return answer
+    for window in (32 + zlib.MAX_WBITS, -zlib.MAX_WBITS):  # gzip or zlib by its head; deflate without one
+        unpacking = zlib.decompressobj(window)
+        with suppress(zlib.error):
+            body = unpacking.decompress(answer.body, most + 1)
+            if len(body) > most:
+                raise _Oversize(most, replace(answer, body=body[:most]))
+            if unpacking.eof:
+                return replace(answer, body=body)
+    return answer
 
 
 async def _in_time(exchange: Coroutine[Any, Any, Response], seconds: float, wire: _Wire) -> Response:

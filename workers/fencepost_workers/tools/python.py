@@ -11,13 +11,16 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Final
 
 from pydantic import BaseModel
 
+from fencepost.canonical import sanitize
 from fencepost.contracts import Effect
 from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import (
+    MAX_TEXT_CHARS,
     Applied,
     Hide,
     Outcome,
@@ -25,13 +28,15 @@ from fencepost.outcomes import (
     Unsure,
     answers_other,
     fits,
+    heard,
+    not_understood,
     receipt_of,
     refused,
     result_text,
     told,
     without_effect,
 )
-from fencepost.tools import Attempt, Tool
+from fencepost.tools import Attempt, LookupResult, Tool, Unclear
 from fencepost_workers import forks
 
 Late = Callable[[Outcome], object]
@@ -51,7 +56,7 @@ async def run_python(
     """Execute the tool's function once, for at most `attempt.remaining()` seconds; raises only cancellation.
 
     Refused if the function raised or returned NotApplied, or was never started; Unsure after any other
-    exception and after a timeout; what it returned is kept, whether or not it fits the result model. After a
+    exception, after a timeout, and where what it returned does not fit its result model. After a
     timeout `late` is called with the outcome once the function ends, if it ends; never for a READ tool.
     `hide` takes credentials out of texts before they are cut to their length.
     """
@@ -156,15 +161,43 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | None) ->
         forks.ours(pid)
 
 
+async def ask_python(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> LookupResult:
+    """What a Python tool's lookup found, asked once for at most `attempt.remaining()` seconds.
+
+    Unclear after any exception, after a timeout, and for what is no `Found`, `Absent` or `Unclear`.
+    Raises only cancellation.
+    """
+    if tool.lookup is None:
+        return Unclear(f"tool {tool.name} has no lookup")
+    try:
+        async with asyncio.timeout(max(0.0, attempt.remaining())):
+            if inspect.iscoroutinefunction(tool.lookup):
+                found = await tool.lookup(args, attempt)
+            else:
+                run = partial(copy_context().run, tool.lookup, args, attempt)
+                found = await asyncio.get_running_loop().run_in_executor(executor, run)
+        return heard(tool, args, found)
+    except TimeoutError as error:
+        return Unclear(f"no answer in the time there was: {told(error)}")
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
+        return Unclear(told(error))
+
+
 def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Outcome:
     if isinstance(result, NotApplied):
         return refused(result, hide=hide)
     if inspect.iscoroutine(result):
         result.close()
         return Unsure("not_awaited", f"{tool.name} is a def that returned a coroutine; declare it async def")
+    if (why := not_understood(tool, result)) is not None:
+        return why
     text, receipt = result_text(result, hide=hide, most=tool.output.max_bytes), receipt_of(tool, result)
-    strange = not fits(tool, result, text)
-    return answers_other(tool, args, result) or Applied(text, receipt, strange)
+    if not fits(tool, result, text):
+        other = f"it returned what is no {tool.returns.__name__ if tool.returns else 'result'}: {text}"
+        return Unsure("unreadable_answer", sanitize(other, MAX_TEXT_CHARS))
+    return answers_other(tool, args, result) or Applied(text, receipt)
 
 
 def _timeout(left: float) -> Unsure:

@@ -20,6 +20,12 @@ class Order(BaseModel):
     minor: int = Field(default=100, ge=1, le=MAX_INT)
 
 
+class Mailed(BaseModel):
+    """The answer of the service that takes mail."""
+
+    id: str
+
+
 class Page(BaseModel):
     """Where something is."""
 
@@ -68,13 +74,14 @@ HOSTS = ("files.example.com", "*.example.org")
 def add(home: Dependency) -> None:
     """Register them with a dependency whose service takes mail, and that names `HOSTS`."""
 
-    @home.http("hostile.order", effect=Effect.IRREVERSIBLE, intent=_intent, check=_check)
+    @home.http("hostile.order", effect=Effect.IRREVERSIBLE, returns=Mailed, intent=_intent, check=_check)
     def order(args: Order) -> Request:
         return Request.post("/mail/messages", json={"to": "someone", "reference": args.reference})
 
     @home.http(
         "hostile.pay",
         effect=Effect.IRREVERSIBLE,
+        returns=Mailed,
         intent=lambda a: ("pay", str(a.order)),
         secrets=("mailbox/*",),
     )

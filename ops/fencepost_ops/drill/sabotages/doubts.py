@@ -6,7 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
-from fencepost import recovery
+from fencepost import outcomes, recovery
+from fencepost.outcomes import Applied
+from fencepost.tools import Found
 from fencepost_ops.drill.protocol import Event, Expect, Fault, Limits, Protocol
 from fencepost_ops.drill.sabotages.decisions import calls, once
 from fencepost_ops.drill.sabotages.switch import Sabotage, code
@@ -38,6 +40,33 @@ DOUBTS: Final = (
                 Fault(at="dispatch.after_effect", do="pause", nth=2, for_s=6.5),
             ],
             expect=once("dedupes"),
+        ),
+    ),
+    Sabotage(
+        name="any_answer_a_success",
+        invariant="I1",
+        about="a success is an answer that the tool understands, not any 200",
+        off=code(outcomes, "_success", lambda _success: lambda *_given, **_named: Applied("null", None)),
+        shows=Protocol(
+            name="sabotage.any_answer_a_success",
+            runs=calls("lookup"),
+            faults=[Fault(at="dispatch.before_wire", do="lost", answers=200)],
+            expect=once("lookup"),
+        ),
+    ),
+    Sabotage(
+        name="any_answer_found",
+        invariant="I1",
+        about="a lookup has found what its answer identifies, not whatever it answers 200 to",
+        off=code(outcomes, "_looked_up", lambda _looked: lambda *_given: Found()),
+        shows=Protocol(
+            name="sabotage.any_answer_found",
+            runs=calls("lookup"),
+            faults=[
+                Fault(at="dispatch.before_wire", do="lost"),
+                Fault(at="reconcile.before_lookup", do="lost", answers=200),
+            ],
+            expect=once("lookup"),
         ),
     ),
     Sabotage(

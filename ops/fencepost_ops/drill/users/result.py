@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fencepost.contracts import promise, residual_risk
+from fencepost.contracts import Dedupes, promise, residual_risk
 from fencepost.tools import Tool
 from fencepost_ops.drill.outcome import Outcome
 from fencepost_ops.drill.users.judge import Finding
@@ -56,15 +57,37 @@ class Result:
             for owed in one.outcome.owed
         ]
 
+    @property
+    def untried(self) -> str | None:
+        """Why it was not tried that equal keys are executed once; None where it was, or is not promised."""
+        repeat = self.tool and self.tool.contract.repeat
+        if not isinstance(repeat, Dedupes) or not repeat.window or not self.played:
+            return None
+        for one in self.played:
+            landed = [sent.call for sent in one.log if sent.kind != "lookup" and sent.landed_s is not None]
+            if len(set(landed)) < len(landed):
+                return None
+        return (
+            f"no history of {self.name} sent a key twice, so whether its service deduplicates was not tried: "
+            f"with first_failure={repeat.first_failure} "
+            + (
+                "every unknown outcome goes to a person"
+                if self.unresolved
+                else "and these faults none had to"
+            )
+        )
+
     def assert_one_effect(self) -> Result:
         """AssertionError unless every intent had its one effect.
 
         Exactly one in every history whose call ended SUCCEEDED, none where it ended FAILED, CANCELLED or
         REJECTED, at most one in all others. Those that ended with a person are `unresolved`, not failures.
         Proved for the faults that were swept, and nothing else: not for races inside the service, nor for
-        what a real network does to real connections.
+        what a real network does to real connections. Warns of a promise that no history tried.
         """
         __tracebackhide__ = True
+        if self.untried is not None:
+            warnings.warn(self.untried, stacklevel=2)
         return self._assert(self.findings)
 
     def assert_never_twice(self) -> Result:
@@ -103,6 +126,8 @@ class Result:
         if people := self.unresolved:
             whys = sorted({_EVENT.sub("", one.why) for one in people})
             lines.append(f"{len(people)} histories end with a person: {'; '.join(whys)}")
+        if self.untried is not None:
+            lines.append(self.untried)
         return "\n".join([*lines, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
