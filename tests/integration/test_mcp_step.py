@@ -212,13 +212,17 @@ def test_a_secret_reaches_the_server_and_is_stored_nowhere(desk: Desk) -> None:
     assert desk.shop.sql("SELECT 1 FROM fencepost.events WHERE body::text LIKE %s", f"%{SECRET}%") == []
 
 
-def test_a_result_that_is_not_what_it_should_be_is_an_effect_and_taints(desk: Desk) -> None:
+def test_a_result_that_is_not_what_it_should_be_proves_nothing_and_the_effect_is_looked_up(
+    desk: Desk,
+) -> None:
     desk.notes.faults(write_note={"do": "wrong"})
     desk.run("strange")
     desk.step(Queue.DISPATCHER)
+    assert desk.call("strange")[0] == "UNKNOWN"
+    (marked,) = desk.events("strange", "ToolOutcomeMarkedUnknown")
+    assert marked["code"] == "unreadable_answer"
+    desk.step(Queue.RECONCILER)
     assert desk.call("strange")[0] == "SUCCEEDED"
-    (recorded,) = desk.events("strange", "ToolResultRecorded")
-    assert recorded["untrusted"] is True
 
 
 def test_a_changed_definition_holds_the_call_until_a_person_pins_it_anew(desk: Desk) -> None:
