@@ -21,6 +21,7 @@ from fencepost.contracts import Effect
 from fencepost.declarations import (
     PythonTool,
     ToolOptions,
+    called,
     check_version,
     known_options,
     problems_of,
@@ -39,6 +40,7 @@ from fencepost.models import (
 )
 from fencepost.names import named, patterns
 from fencepost.planners import PlannerSpec, Script
+from fencepost.rehearsal import rehearse
 from fencepost.retrieval import RetrievalOptions, Retrieved, Search, declare_retrieval, home_options
 from fencepost.secrets import Resolver
 from fencepost.services import Dependency, DependencyOptions
@@ -339,11 +341,17 @@ class App:
         return _found("planner", self._planners, name, version)
 
     def check(self) -> list[str]:
-        """What is wrong with the whole, one sentence each; empty for an app that may run."""
+        """What is wrong with the whole, one sentence each; empty for an app that may run.
+
+        Each tool is tried on its `examples=`, or on made-up arguments (`fencepost.rehearsal`): what cannot be
+        built, or would be refused, is found here and not in a run.
+        """
         grants = self._grants if self._authority is None else None
-        found = [
-            problem for key in sorted(self.registry) for problem in problems_of(self.registry[key], grants)
-        ]
+        found = []
+        for key in sorted(self.registry):
+            tool = self.registry[key]
+            wrong = problems_of(tool, grants)
+            found += wrong or [f"{called(tool)}: {said}" for said in rehearse(tool, self.tools).problems]
         return (
             found
             + orphans(self.registry.values(), self.planner_versions)
@@ -360,6 +368,11 @@ class App:
             for spec in self.providers
             if spec.scope not in of_tools and spec.per_attempt != DependencySpec("any").per_attempt
         ]
+
+    def notes(self) -> list[str]:
+        """What `check` could not try, one sentence each, with what to add so that it can."""
+        tools = (self.registry[key] for key in sorted(self.registry))
+        return [f"{called(tool)}: {said}" for tool in tools for said in rehearse(tool, self.tools).notes]
 
     def _told_of_nothing(self) -> list[str]:
         """Patterns of agents that fit no tool: a misspelt one would leave its model without."""

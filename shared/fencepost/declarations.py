@@ -1,8 +1,10 @@
 """Tools while they are declared: the handles whose decorators add a tool's other parts, and its checks."""
 
 import inspect
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypedDict, TypeVar, cast, get_type_hints
 
 from pydantic import BaseModel
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 ParseT = TypeVar("ParseT", bound=Callable[[Response], Any])
+
+_HERE: Final = f"{Path(__file__).parent}{os.sep}"
 
 Registry = MutableMapping[tuple[str, int], Tool]
 
@@ -79,6 +83,7 @@ class ToolOptions(TypedDict, total=False):
     inline_bytes: int
     promote: tuple[str, ...] | None
     describe: str
+    examples: Sequence[Any]
     memory: "MemorySpec | None"
     doubtful: Callable[[Any], bool] | None
     grounds: Callable[[Any], Iterable[Mapping[str, Any]]] | None
@@ -135,6 +140,7 @@ def declared_tool(
         tenant_fields=options.get("tenant_fields", ("tenant",)),
         key=options.get("key"),
         describe=options.get("describe", ""),
+        examples=tuple(options.get("examples", ())),
         memory=options.get("memory"),
         doubtful=options.get("doubtful"),
         grounds=options.get("grounds"),
@@ -295,7 +301,15 @@ class PythonTool(ToolHandle[ArgsT, ResultT]):
 
 def problems_of(tool: Tool, grants: Sequence[Grant] | None) -> list[str]:
     """What is wrong with a completely declared tool; `grants` is None under an authority of the app's own."""
-    return [f"tool {tool.name} version {tool.version}: {problem}" for problem in _problems(tool, grants)]
+    return [f"{called(tool)}: {problem}" for problem in _problems(tool, grants)]
+
+
+def called(tool: Tool) -> str:
+    """A tool in a sentence about its declaration, with the place of its function."""
+    code = getattr(tool.function if tool.request is None else tool.request, "__code__", None)
+    own = code is not None and not code.co_filename.startswith(_HERE)
+    place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code and own else ""
+    return f"tool {tool.name} version {tool.version}{place}"
 
 
 def _problems(tool: Tool, grants: Sequence[Grant] | None) -> Iterator[str]:

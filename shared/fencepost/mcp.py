@@ -20,6 +20,7 @@ from pydantic import BaseModel
 
 from fencepost.contracts import Contract, Effect, Natural
 from fencepost.errors import UsageError
+from fencepost.fields import holds_masked
 from fencepost.secrets import WIRE, placeheld
 from fencepost.wire import StoredRequest
 
@@ -130,6 +131,10 @@ class ToolCall:
     def bind(self, target: str) -> StoredRequest:
         """The request to store; equal calls give equal bytes. ValueError for what JSON cannot hold."""
         arguments = self.arguments
+        if holds_masked(arguments):
+            raise ValueError(
+                f"the arguments of {self.name} are masked, so that stars would be sent"
+            )
         if isinstance(arguments, BaseModel):
             arguments = arguments.model_dump(mode="json", by_alias=True, context=WIRE)
         form: Any = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "sort_keys": True}

@@ -229,6 +229,8 @@ class Tool:
     """How much of its output is kept, and what of it a planner is shown."""
     describe: str = ""
     """What a model is told it does; empty: the docstring of its function."""
+    examples: tuple[Any, ...] = ()
+    """Arguments it may be given, on which `App.check` tries it; without any it makes some up."""
     child: "ChildSpec | None" = None
     """The run it starts, for a tool of kind `run`."""
     memory: "MemorySpec | None" = None

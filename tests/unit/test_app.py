@@ -327,7 +327,7 @@ def test_an_app_is_loaded_from_the_current_folder(folder: Path) -> None:
         ("broken_import_x:app", "importing broken_import_x failed: No module named 'absent_y'"),
         ("broken_syntax_x:app", "importing broken_syntax_x failed: SyntaxError"),
         ("broken_use_x:app", "importing broken_use_x failed: app name 'no good'"),
-        ("broken_whole_x:app", "cannot run: tool t version 1: nobody may use it"),
+        ("broken_whole_x:app", r"cannot run: tool t version 1 \(broken_whole_x.py:5\): nobody may"),
     ],
 )
 def test_whatever_keeps_an_app_from_running_is_one_sentence(folder: Path, path: str, complaint: str) -> None:

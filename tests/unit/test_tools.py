@@ -408,9 +408,7 @@ def test_a_proposal_never_holds_stars_for_an_argument() -> None:
         with pytest.raises(ValueError, match="is not written as what it is"):
             Proposal("t", lost)
     assert Proposal("t", Summed(amount=2)).arguments == {"amount": 2}
-    for send in (
-        lambda: Request.post("/x", json=Hidden(id=SecretStr("x"))),
-        lambda: Request.get("/x", query={"id": SecretStr("x")}),
-    ):
-        with pytest.raises(ValueError, match="stars would be sent"):
-            send()
+    with pytest.raises(ValueError, match="stars would be sent"):
+        Request.post("/x", json=Hidden(id=SecretStr("x")))
+    with pytest.raises(ValueError, match="stars would be sent"):
+        Request.get("/x", query={"id": SecretStr("x")})

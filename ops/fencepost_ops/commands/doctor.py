@@ -153,11 +153,13 @@ def _capabilities(session: Session, settings: Settings) -> Iterator[Finding]:
     try:
         app = session.app()
     except FencepostError as error:
-        yield Finding("capabilities", Level.NOTE, f"not checked against the application ({error})")
+        yield Finding("application", Level.PROBLEM, str(error), "mend it: no worker starts with it")
         app = None
     dependencies = () if app is None else app.dependencies
     yield from judge_signing(settings.signing_keys, dependencies, datetime.now(UTC))
     if app is not None:
+        for note in app.notes():
+            yield Finding("application", Level.NOTE, note)
         yield from judge_secrets(settings.secrets_dir, app)
         yield from judge_mcp(
             app, installed=find_spec("mcp") is not None, found=lambda name: bool(which(name))

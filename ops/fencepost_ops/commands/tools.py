@@ -72,6 +72,8 @@ def tools(ctx: click.Context, session: Session, published: bool, as_json: bool) 
         if tool["cosmetic"]:
             whose = "" if tool["cosmetic_declared"] else " (by name; cosmetic=() if they mean something)"
             click.echo(f"  counts  {', '.join(tool['cosmetic'])}{whose}")
+    for note in app.notes():
+        click.echo(f"note: {note}")
 
 
 for _command in (withdraw, restore, withdrawn):
