@@ -10,7 +10,7 @@ from fencepost.models import Wire
 from fencepost.states import StopReason
 from fencepost_ops.cli import main
 from fencepost_ops.drill import model_table as table
-from fencepost_ops.drill.model_table import TABLE, Outcome
+from fencepost_ops.drill.model_table import MATRIX, TABLE, Outcome
 from fencepost_ops.drill.model_trial import Found, show
 from fencepost_ops.sandbox.provider_faults import ONLY_ON, Fault
 from fencepost_workers.models.agent import PAUSES
@@ -20,7 +20,7 @@ ELSEWHERE = {Fault.STATUS, Fault.SLOW, Fault.HOLD}
 
 
 def test_the_table_has_every_fault_on_every_wire_that_has_it() -> None:
-    told = {(row.kind, str(wire)) for row in TABLE for wire in row.on}
+    told = {(row.kind, str(wire)) for row in (*TABLE, *MATRIX) for wire in row.on}
     every = {
         (str(kind), str(wire))
         for kind in set(Fault) - ELSEWHERE
@@ -28,7 +28,7 @@ def test_the_table_has_every_fault_on_every_wire_that_has_it() -> None:
         if str(wire) in ONLY_ON.get(kind, {str(wire)})
     }
     assert every <= told
-    assert len({row.name for row in TABLE}) == len(TABLE)
+    assert len({row.name for row in (*TABLE, *MATRIX)}) == len(TABLE) + len(MATRIX)
 
 
 def test_every_fault_comes_to_what_the_table_says_by_as_many_requests() -> None:
@@ -36,7 +36,7 @@ def test_every_fault_comes_to_what_the_table_says_by_as_many_requests() -> None:
     shown = json.loads(done.output)
     wrong = [cell for cell in shown["cells"] if cell["wrong"]]
     assert (wrong, shown["ok"], done.exit_code) == ([], True, 0)
-    assert len(shown["cells"]) == sum(len(row.on) for row in TABLE)
+    assert len(shown["cells"]) == sum(len(row.on) for row in (*TABLE, *MATRIX))
     assert table.PAUSES == PAUSES
 
 

@@ -135,7 +135,7 @@ bank = app.dependency("bank", "http://127.0.0.1:1")
 
 
 class Payment(BaseModel):
-    to: str = ""
+    to: str
     amount_minor: int = 0
 
 

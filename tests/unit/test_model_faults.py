@@ -51,7 +51,8 @@ def test_a_call_that_begins_with_anything_but_an_empty_object_leaves_no_turn(giv
 
 def test_arguments_of_chat_that_are_no_text_are_what_they_say_or_are_refused() -> None:
     odd: Any
-    for odd, more in (({"amount_minor": 7}, ""), ({"amount_minor": 7}, "{}"), ([7], ""), (7, ""), (True, "")):
+    whole = {"to": "acct_9"}
+    for odd, more in ((whole, ""), (whole, "{}"), ([7], ""), (7, ""), (True, "")):
         events = [chunk(fragment(0, "pay", odd, "one")), chunk(fragment(0, None, more, None))]
         (call,) = heard(Wire.CHAT, [*events, chunk(stop="tool_calls")]).calls
         assert isinstance(judged(call), Validated) is (isinstance(odd, dict) and not more)

@@ -20,9 +20,9 @@ REPLY = Reply("a", "m", "I pay.", CALLS, stop=TOOL, thoughts=("Hm.", "", "And ye
 Spoiling = Callable[[Sequence[Event]], Iterator[list[Event]]]
 
 
-def told(wire: Wire) -> list[Event]:
+def told(wire: Wire, reply: Reply = REPLY) -> list[Event]:
     """The events of a provider's whole answer."""
-    lines = b"".join(piece.data for piece in provider_wires.events(wire, REPLY, usage=True)).split(b"\n")
+    lines = b"".join(piece.data for piece in provider_wires.events(wire, reply, usage=True)).split(b"\n")
     return [json.loads(line[6:]) for line in lines if line.startswith(b"data: {")]
 
 

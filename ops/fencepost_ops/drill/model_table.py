@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from fencepost.models import Wire
 from fencepost.states import StopReason
+from fencepost_ops.sandbox.provider_oddities import NOTHING_SAID, OTHER, SPELLED, Oddity
 
-CALLS, REFUSED, CLAIM, EMPTY = "2 calls", "1 call, 1 refused", "a claim", "an empty turn"
+CALLS, REFUSED, NONE_LEFT = "2 calls", "1 call, 1 refused", "2 refused"
+CLAIM, EMPTY = "a claim", "an empty turn"
 USED, NOTHING, RESERVED = "used", "nothing", "reserved"
 NONE: Final = "none"
 PAUSES: Final = 8
@@ -166,3 +168,97 @@ _ENDINGS: Final = (
     Row("unknown_caller", _on(RESPONSES, MESSAGES, result="hosted_tool", stops=_FAILED)),
 )
 TABLE: Final = (Row("no fault", _ANYWAY, {"kind": NONE}), *_REFUSALS, *_LOST, *_SPOILED, *_LABELS, *_ENDINGS)
+
+
+# -- Chat, as others speak it: each field, with each oddity --------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of Chat, and what an answer comes to where nothing stands in it, or something else than should,
+    or where all events with it come twice. Another spelling of the same changes nothing. `but`: what does not
+    follow from these.
+    """
+
+    path: str
+    empty: Outcome = _ANYWAY[CHAT]
+    other: Outcome = _ANYWAY[CHAT]
+    twice: Outcome = _ANYWAY[CHAT]
+    but: Mapping[Oddity, Outcome] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        """A row for each oddity."""
+        each = dict.fromkeys(NOTHING_SAID, self.empty)
+        if not self.path.endswith("?"):  # in the place of nothing stands nothing
+            each |= dict.fromkeys(OTHER, self.other) | dict.fromkeys(SPELLED, _ANYWAY[CHAT])
+            each |= {Oddity.TWICE: self.twice}
+        return [
+            Row(
+                f"{self.path} {oddity}",
+                {CHAT: outcome},
+                {"kind": "odd", "field": self.path, "oddity": oddity},
+            )
+            for oddity, outcome in {**each, **self.but}.items()
+        ]
+
+
+_TWO: Final = Outcome(NONE_LEFT, USED)
+_UNREAD: Final = Outcome("malformed_turn", USED)
+_NO_END: Final = Outcome("response_lost", USED)
+_NO_USAGE: Final = Outcome(CALLS, RESERVED)
+_CALL: Final = "choices[].delta.tool_calls[]"
+FIELDS: Final = (
+    *(Field(name, twice=_TWO) for name in ("id", "object", "created", "model")),
+    Field("choices", empty=_NO_END, other=_NO_END, twice=_TWO),
+    Field("choices[].index", other=_UNREAD, twice=_TWO, but={Oddity.NUMBER: _NO_END}),
+    Field("choices[].delta", empty=_UNREAD, other=_UNREAD, twice=_TWO),
+    Field("choices[].delta.role"),
+    Field("choices[].delta.content"),
+    Field(_CALL[:-2], empty=_UNREAD, other=_UNREAD, twice=_TWO),
+    Field(f"{_CALL}.index", other=_UNREAD, twice=_TWO, but={Oddity.NUMBER: _ANYWAY[CHAT]}),
+    Field(f"{_CALL}.id"),
+    Field(f"{_CALL}.type", other=_UNREAD, but={Oddity.TEXT_NULL: _ANYWAY[CHAT]}),
+    Field(f"{_CALL}.function", empty=_UNREAD, other=_UNREAD, twice=_TWO),
+    Field(
+        f"{_CALL}.function.name",
+        empty=_UNREAD,
+        other=_UNREAD,
+        but=dict.fromkeys((Oddity.TEXT_NULL, Oddity.WORD, Oddity.UPPER), _TWO),  # there is no such tool
+    ),
+    Field(
+        f"{_CALL}.function.arguments",
+        empty=_TWO,
+        other=_TWO,
+        twice=_TWO,
+        but={Oddity.UPPER: _TWO, Oddity.SPACED: Outcome(REFUSED, USED)},  # within a text of one of them
+    ),
+    Field(
+        "choices[].finish_reason",
+        empty=_NO_END,
+        other=_NO_END,
+        but={Oddity.WORD: Outcome("unknown_stop", USED)},
+    ),
+    Field("usage", empty=_NO_USAGE, other=_NO_USAGE),
+    Field("usage.prompt_tokens"),
+    Field("usage.completion_tokens"),
+    Field("usage.total_tokens"),
+    Field("usage.prompt_tokens_details"),
+    Field("usage.prompt_tokens_details.cached_tokens"),
+    Field("usage.completion_tokens_details"),
+    Field("usage.completion_tokens_details.reasoning_tokens"),
+    Field("error?"),
+    Field("usage?"),
+    Field("choices[].finish_reason?"),
+    Field("choices[].logprobs?"),
+    Field("choices[].delta.refusal?"),
+    Field("choices[].delta.content?"),
+    Field("choices[].delta.reasoning_content?"),
+    Field("choices[].delta.function_call?"),
+    Field("choices[].delta.tool_calls?"),
+    Field(f"{_CALL}.id?"),
+    Field(f"{_CALL}.type?"),
+    Field(f"{_CALL}.extra_content?"),
+    Field(f"{_CALL}.function.name?"),
+)
+"""What a server sends, and with `?` what it leaves out where there is nothing to say."""
+MATRIX: Final = tuple(row for field in FIELDS for row in field.rows())

@@ -44,6 +44,7 @@ _RESULTS: Final = {
     _MEANT: table.CALLS,
     (_MEANT[0], "refused"): table.REFUSED,
     ("refused", _MEANT[1]): table.REFUSED,
+    ("refused", "refused"): table.NONE_LEFT,
 }
 
 
@@ -98,7 +99,7 @@ def told(outcome: Outcome) -> str:
     return f"{outcome.result}{charged}{stops}"
 
 
-def try_models(rows: Sequence[Row] = table.TABLE) -> list[Found]:
+def try_models(rows: Sequence[Row] = (*table.TABLE, *table.MATRIX)) -> list[Found]:
     """Every cell of these rows. SandboxError if the provider does not start."""
     with TemporaryFolder("fencepost-models-") as folder, SandboxProcess(folder) as provider:
         provider.post("/models/script", {"models": {"drill": {"turns_from": "turns"}}})
@@ -239,12 +240,20 @@ def show(found: Sequence[Found], *, as_json: bool) -> bool:
         print_json({"ok": not wrong, "cells": [one.to_json() for one in found]})
         return not wrong
     lines: dict[str, dict[Wire, str]] = {}
+    fields: dict[str, Counter[str]] = {}
     for one in found:
-        lines.setdefault(one.row.name, {})[one.wire] = told(one.outcome)
+        if (field := one.row.rule.get("field")) is not None:
+            fields.setdefault(field, Counter())[told(one.outcome)] += 1
+        else:
+            lines.setdefault(one.row.name, {})[one.wire] = told(one.outcome)
     print_table(
         ["fault!", *map(str, Wire)],
         [(name, *(cells.get(wire, "-") for wire in Wire)) for name, cells in lines.items()],
     )
+    if fields:
+        came = {name: "; ".join(f"{n} x {told}" for told, n in each.items()) for name, each in fields.items()}
+        click.echo("")
+        print_table([f"field of {Wire.CHAT}!", "with each oddity"], list(came.items()))
     for one in wrong:
         click.echo(f"{one.row.name} on {one.wire}: {told(one.outcome)}; {one.wrong}")
     requests, retries = sum(one.asked for one in found), sum(one.retries for one in found)

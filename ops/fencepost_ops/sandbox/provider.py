@@ -27,6 +27,7 @@ from fencepost_ops.sandbox.answers import Answer
 from fencepost_ops.sandbox.desk import Desk
 from fencepost_ops.sandbox.provider_book import FIRST_CHARS, Asking, Ledger
 from fencepost_ops.sandbox.provider_faults import Facts, Fault, Rule, Rules, parse, spoiled
+from fencepost_ops.sandbox.provider_oddities import odd_pieces
 from fencepost_ops.sandbox.provider_play import Left, Played, Player
 from fencepost_ops.sandbox.provider_replies import CONTEXT, Reply
 from fencepost_ops.sandbox.provider_scripts import Limits, Script, Unscripted
@@ -267,6 +268,8 @@ class Provider:
         pieces = provider_wires.events(asked.wire, reply, usage=options.get("include_usage") is True)
         if rule is not None and rule.kind is Fault.NO_DONE:
             pieces = pieces[:-1]
+        if rule is not None and rule.kind is Fault.ODD:
+            pieces = odd_pieces(pieces, rule.field, rule.oddity)
         headers_s, first_s, between_s = pace
         await player.wait(headers_s)
         return await player.stream(pieces, (first_s, between_s), _ids(seq), rule, (asked.wire, reply))

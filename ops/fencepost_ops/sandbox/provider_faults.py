@@ -16,6 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from fencepost_ops.sandbox import provider_replies as replies
+from fencepost_ops.sandbox.provider_oddities import Oddity
 from fencepost_ops.sandbox.provider_replies import Form, Reply
 from fencepost_ops.sandbox.provider_transcript import CHAT, MESSAGES, RESPONSES, WIRES
 from fencepost_ops.sandbox.standing import Standing, draw
@@ -64,6 +65,7 @@ class Fault(StrEnum):
     EMPTY = "empty"  # nothing at all, and a normal stop
     CALLS_AT_END = "calls_at_end"  # calls, and a stop reason that speaks of none
     NO_CALLS = "no_calls"  # no call, and a stop reason that speaks of some
+    ODD = "odd"  # `field` of the stream's events as `oddity` says: see `provider_oddities`
 
 
 ONLY_ON: Final[Mapping[Fault, frozenset[str]]] = {
@@ -76,6 +78,7 @@ ONLY_ON: Final[Mapping[Fault, frozenset[str]]] = {
     Fault.UNKNOWN_CALLER: frozenset({RESPONSES, MESSAGES}),
     Fault.CALLS_AT_END: frozenset({CHAT, MESSAGES}),  # Responses has one status for both
     Fault.NO_CALLS: frozenset({CHAT, MESSAGES}),
+    Fault.ODD: frozenset({CHAT}),
 }
 """Faults that other wires have no form for; on those their rules do not apply."""
 IN_STREAMS: Final = frozenset(
@@ -153,6 +156,8 @@ class Rule:
     first_s: float = 0.0
     between_s: float = 0.0
     at: str = "arguments"
+    field: str = ""
+    oddity: str = ""
     after: str | None = None  # cut right after this text in the last call's arguments; by default half-way
 
     def wire_form(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ class Rule:
         return {"kind": self.kind.value} | {n: v for n, v in named.items() if v != defaults[n]}
 
 
-_TEXTS = frozenset({"model", "contains", "code", "after"})
+_TEXTS = frozenset({"model", "contains", "code", "after", "field"})
 _WHOLE = {"turn": 1, "number": 1, "nth": 1, "count": 1, "seed": 0, "status": 400}
 _WHOLE |= {"retry_after_s": 0, "retry_after_ms": 0}
 _NUMBER = {"probability": 1.0, "headers_s": 3600.0, "first_s": 3600.0, "between_s": 3600.0}
@@ -181,7 +186,8 @@ def parse(wire: Mapping[str, Any], seed: int = 0) -> Rule:
 def _value(name: str, value: Any) -> Any:
     if name == "kind" and value in set(Fault):
         return Fault(value)
-    if (name == "wire" and value in WIRES) or (name == "at" and value in PLACES):
+    known = {"wire": WIRES, "at": PLACES, "oddity": tuple(Oddity)}
+    if value in known.get(name, ()):
         return value
     if (name in _TEXTS and isinstance(value, str)) or (name == "should_retry" and isinstance(value, bool)):
         return value

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+from fencepost.canonical import sanitize
 from fencepost_workers.models.answers import (
     Facts,
     Means,
@@ -191,7 +192,7 @@ class Chat:
         name, said = word(function.get("name")).strip(), function.get("arguments")
         kind, signed = one.get("type"), _signed(facts, one)
         if not empty(kind) and word(kind).strip().casefold() not in {"function", "null"}:
-            facts.hosted.append(f"a call of type {kind!r}")
+            facts.faults.append(f"a call of type {sanitize(kind, 40)!r}")
         if not (label or name or signed) and said in (None, ""):
             unknown = {key: value for key, value in one.items() if key not in _OF_CALL}
             unknown |= {key: value for key, value in function.items() if key not in _OF_FUNCTION}

@@ -300,11 +300,15 @@ def late(seconds: float) -> Answer:
 
 
 async def _create(client: _Client, model: ModelSpec, body: Mapping[str, Any], within: httpx2.Timeout) -> Any:
-    """The stream of one request, its events as plain values: models of them would cost more than the rest."""
+    """The stream of one request, its events as plain values: models of them would cost more than the rest.
+
+    An error in an event of OpenAI's wires is for the collectors to judge: it may be an empty one.
+    """
+    plainly = {} if model.wire is Wire.MESSAGES else {"stream_mode": "events"}
     return await client.sdk.post(
         _PATHS[model.wire],
         body=sent(model, body),
-        options={"timeout": within, "headers": _tree()},
+        options={"timeout": within, "headers": _tree(), **plainly},
         cast_to=object,
         stream=True,
         stream_cls=client.stream,

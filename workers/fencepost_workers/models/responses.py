@@ -16,6 +16,7 @@ from fencepost_workers.models.answers import (
     Means,
     Most,
     Piece,
+    empty,
     parts,
     place,
     plain,
@@ -60,7 +61,7 @@ class Responses:
                 self._done(index, plain(event.get("item")))
             case "response.completed" | "response.incomplete" | "response.failed":
                 self._end(kind.removeprefix("response."), plain(event.get("response")))
-            case "error":
+            case _ if kind == "error" or not empty(event.get("error")):
                 facts.failed = facts.failed or stream_error(event)
 
     def _in_order(self, number: object) -> None:
