@@ -261,7 +261,6 @@ RANDOM: tuple[str, ...] = (
     "truncated_as_whole",
 )
 RANDOM += (
-    "duplicate_keys",
     "same_ids",
     "empty_ids",
     "index_zero",

@@ -52,7 +52,11 @@ WINDOW, MAX_OUTPUT = 8000, 300
 @pytest.fixture(scope="module")
 def scripted(provider: SandboxProcess) -> SandboxProcess:
     script = {**SCRIPT, "turns": TURNS}
-    provider.post("/models/script", {"models": dict.fromkeys([*HOSTS, "plain"], script)})
+    scripts: dict[str, Any] = dict.fromkeys([*HOSTS, "plain"], script)
+    # Of the ways that Chat has for thoughts its framework knows two.
+    unthinking = [{name: one for name, one in turn.items() if name != "thoughts"} for turn in TURNS]
+    scripts["chat"] = {**SCRIPT, "turns": unthinking}
+    provider.post("/models/script", {"models": scripts})
     return provider
 
 

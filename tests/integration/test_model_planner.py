@@ -160,9 +160,12 @@ def test_what_asking_again_cannot_mend_stops_the_run_after_one_request(desk: Des
     assert len(desk.asked()) == len(STOPS)
 
 
+ARGUMENTS = "choices[].delta.tool_calls[].function.arguments"
+
+
 def test_a_cut_answer_is_charged_as_counted_and_the_model_is_told(desk: Desk) -> None:
     desk.spoil("truncated_valid", model="chat", count=1)
-    desk.spoil("duplicate_keys", model="messages", count=1)
+    desk.spoil("truncated_as_whole", model="messages", count=1)
     runs = [desk.enqueue(name, name) for name in ("chat", "messages")]
     desk.go()
     for run, code in zip(runs, ("truncated", "malformed_turn"), strict=True):
@@ -174,6 +177,20 @@ def test_a_cut_answer_is_charged_as_counted_and_the_model_is_told(desk: Desk) ->
     assert set(by_model) == {"chat", "messages"}
     again = [one for one in desk.asked() if one["turn"] == 1]
     assert len({one["body"] for one in again}) == 4  # the second time it is told what was wrong
+
+
+def test_wrong_arguments_are_refused_alone_and_the_model_is_told(desk: Desk) -> None:
+    desk.spoil("duplicate_keys", model="messages", count=1)
+    desk.spoil("odd", model="chat", count=1, field=ARGUMENTS, oddity="blank")
+    for model, made in (("messages", ["SUCCEEDED"]), ("chat", [])):
+        run = desk.enqueue(model, model)
+        desk.go()
+        assert desk.run(run, "status", "tokens", "requests") == ("COMPLETED", 2 * 109, 2)
+        assert desk.events(run, "ModelOutcomeUnknown") == []
+        sql = "SELECT state FROM fencepost.calls WHERE run = %s ORDER BY ordinal"
+        states = [state for (state,) in desk.shop.sql(sql, run)]
+        assert [state for state in states if state == "SUCCEEDED"] == made
+        assert len(states) == 2
 
 
 def test_no_model_is_told_what_nobody_recorded(desk: Desk) -> None:

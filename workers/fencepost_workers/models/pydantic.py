@@ -31,7 +31,8 @@ def _parts(one: str | Told | Mapping[str, Any], provider: str) -> list[Any]:
     if isinstance(one, str):
         return [m.TextPart(one)]
     if isinstance(one, Told):
-        return [m.ToolCallPart(one.name, one.arguments, one.id)]
+        signed = {"provider_name": provider, "provider_details": dict(one.beside)} if one.beside else {}
+        return [m.ToolCallPart(one.name, one.arguments, one.id, **signed)]
     match one:
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return [m.ThinkingPart(text, signature=signature, provider_name=provider)]
@@ -39,4 +40,6 @@ def _parts(one: str | Told | Mapping[str, Any], provider: str) -> list[Any]:
             return [m.ThinkingPart("", id=kind, signature=data, provider_name=provider)]
         case {"type": "reasoning", "id": str(name), "encrypted_content": str(data)}:
             return [m.ThinkingPart("", id=name, signature=data, provider_name=provider)]
-    return []
+    # Of Chat: the framework sends a text back in the field that it is named after.
+    texts = [name for name in ("reasoning_content", "reasoning") if isinstance(one.get(name), str)]
+    return [m.ThinkingPart(one[name], id=name, provider_name=provider) for name in texts]
