@@ -23,10 +23,11 @@ from psycopg.rows import namedtuple_row
 
 from fencepost.clock import boottime
 from fencepost.errors import FencepostError, Unreachable, UsageError
-from fencepost.ledger.connect import translate
+from fencepost.ledger.connect import translate, writable
 from fencepost.ledger.outbox import FAIL, Failed, Setback, fail_values, its_own, publish_again
 from fencepost.ledger.session import Session
 from fencepost.publication import MOST_DOUBLINGS, apart, republish_delay
+from fencepost.settings import fresh
 from fencepost.telemetry import correlation
 from fencepost.testing import fault
 from fencepost_relay.publisher import QUEUES, Item, Publishes
@@ -347,8 +348,9 @@ def _message(item: Item) -> tuple[str, UUID, int]:
 
 def _connect(dsn: str) -> psycopg.Connection[Any]:
     # Autocommit: each statement is its own transaction, so that none is ever held across a broker call (R8).
+    where = fresh(dsn)
     session = Session.connect(
-        dsn,
+        where,
         autocommit=True,
         row_factory=namedtuple_row,
         connect_timeout=2,
@@ -357,9 +359,14 @@ def _connect(dsn: str) -> psycopg.Connection[Any]:
         # Its commits are seen by all at once but need not be on disk: a Postgres that crashes and forgets a
         # push has the row published again, which a claim drops. No other session may do so. Its statements
         # walk along an index; a plan made while the table was small would read all of it ever after.
-        options=f"-c statement_timeout={STATEMENT_S}s -c lock_timeout=1s"
-        " -c idle_in_transaction_session_timeout=2s -c synchronous_commit=off"
-        " -c enable_seqscan=off -c enable_bitmapscan=off -c jit=off",
+        settings={
+            "statement_timeout": f"{STATEMENT_S}s",
+            "lock_timeout": "1s",
+            "idle_in_transaction_session_timeout": "2s",
+            "synchronous_commit": "off",
+            **dict.fromkeys(("enable_seqscan", "enable_bitmapscan", "jit"), "off"),
+        },
+        **writable(where),
     )
     session.answer_s = ANSWER_WITHIN_S
     return session

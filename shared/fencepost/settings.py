@@ -7,6 +7,7 @@ holds what `FENCEPOST_DSN` would.
 import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,8 +181,39 @@ class Settings(BaseSettings):
         """Variable, value without passwords, and meaning of every setting."""
         for name, info in type(self).model_fields.items():
             value = str(getattr(self, name))
-            shown = address(value) if value and name in {"dsn", "redis_url"} else redact(value)
+            shown = address(value) if value and name in _ADDRESSES else redact(value)
             yield PREFIX + name.upper(), shown, info.description or ""
+
+
+# What settings were read from files, and from which, so that whoever connects anew reads a password anew.
+_ADDRESSES = {"dsn", "redis_url"}
+_read_from: dict[str, str] = {}
+_newest: dict[str, str] = {}
+
+
+def fresh(value: str) -> str:
+    """A setting as its file holds it now, where it was read from one: a password may have been rotated. The
+    last value read where the file cannot be used just now. Never raises.
+    """
+    name = _read_from.get(value)
+    if name is None:
+        return value
+    with suppress(UsageError):
+        _remember(name, variable(name))
+    return _newest[name]
+
+
+def file_of(value: str) -> str | None:
+    """The file a setting was read from; None where there is none."""
+    name = _read_from.get(value)
+    return None if name is None else os.environ.get(name + FILE)
+
+
+def _remember(name: str, value: str | None) -> None:
+    if value:
+        own_address(value)
+        _read_from[value] = name
+        _newest[name] = value
 
 
 def variable(name: str) -> str | None:
@@ -218,6 +250,8 @@ def load_settings(**overrides: object) -> Settings:
     names = {name: PREFIX + name.upper() for name in Settings.model_fields if name not in overrides}
     files = {name: variable(full) for name, full in names.items() if os.environ.get(full + FILE)}
     own(*(value for name, value in os.environ.items() if name.startswith(SECRET_PREFIX)))
+    for name in _ADDRESSES & files.keys():
+        _remember(names[name], files[name])
     try:
         settings = Settings(**(files | overrides))  # type: ignore[arg-type]
     except ValidationError as error:

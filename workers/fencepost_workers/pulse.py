@@ -37,6 +37,7 @@ from typing import Any, Final, Self
 from fencepost.errors import Unreachable
 from fencepost.ledger.outbox import FAIL
 from fencepost.publication import pauses
+from fencepost.settings import file_of, fresh
 from fencepost_workers.pulse_program import BYE, END_WITHIN_S, STAMPED
 from fencepost_workers.suspects import Suspects
 
@@ -71,7 +72,8 @@ class Pulse:
     ) -> None:
         self.suspects = Suspects()
         self._order = {
-            "dsn": dsn,
+            "dsn": fresh(dsn),
+            "dsn_file": file_of(dsn),
             "role": role,
             "knows": knows,
             "ttl_s": ttl.total_seconds(),

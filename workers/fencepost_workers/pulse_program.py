@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, NoReturn
 from uuid import UUID
 
@@ -117,7 +118,7 @@ class _Stamper:
     def run(self) -> NoReturn:
         while True:
             try:
-                with _session(self.order["dsn"]) as session:
+                with _session(self.order) as session:
                     self._register(session)
                     while self._stamp(session) or self.leaving:
                         self.failing = False
@@ -182,7 +183,7 @@ class _Stamper:
         accused = self._accusation()
         while True:
             try:
-                with _session(self.order["dsn"]) as session:
+                with _session(self.order) as session:
                     # First the end, from which claims are refused, then what was claimed before it.
                     session.execute(END, self.order)
                     # Before the rows, which may take all the time there is. A failure counts once for each
@@ -218,15 +219,44 @@ def suspects(page: bytes) -> list[tuple[str, UUID, int]]:
     return found
 
 
-def _session(dsn: str) -> psycopg.Connection[Any]:
-    return _Session.connect(
+_SETTINGS: Final = {
+    "statement_timeout": "2s",
+    "lock_timeout": "1s",
+    "idle_in_transaction_session_timeout": "2s",
+}
+_SET: Final = "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+
+
+def _dsn(order: dict[str, Any]) -> str:
+    """As its file holds it now, if it came from one: a password may have been rotated."""
+    if order["dsn_file"]:
+        with contextlib.suppress(OSError, ValueError):
+            text = Path(order["dsn_file"]).read_text(encoding="utf-8").rstrip("\r\n")
+            order["dsn"] = text or order["dsn"]
+    return str(order["dsn"])
+
+
+def _session(order: dict[str, Any]) -> psycopg.Connection[Any]:
+    """One whose limits are set by SQL, as `fencepost.ledger.session` does and for its reasons."""
+    dsn = _dsn(order)
+    found = psycopg.conninfo.conninfo_to_dict(dsn)
+    how: dict[str, Any] = {"application_name": "fencepost pulse"}
+    several = any("," in str(found.get(name, "")) for name in ("host", "hostaddr"))
+    if several and "target_session_attrs" not in found:
+        how["target_session_attrs"] = "read-write"
+    session = _Session.connect(
         dsn,
         autocommit=True,
         connect_timeout=2,
         tcp_user_timeout=3000,
-        application_name="fencepost pulse",
-        options="-c statement_timeout=2s -c lock_timeout=1s -c idle_in_transaction_session_timeout=2s",
+        **how,
     )
+    try:
+        session.execute(_SET, [list(_SETTINGS), list(_SETTINGS.values())])
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _say(text: bytes) -> None:

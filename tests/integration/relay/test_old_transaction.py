@@ -91,8 +91,8 @@ def test_a_pass_looks_at_few_pages_however_many_dead_rows_there_are(
 @pytest.mark.usefixtures("old")
 def test_a_claim_looks_at_its_own_rows_however_many_others_have_died(sql: Sql, raw: redis.Redis) -> None:
     del raw
-    for setting in _BY_KEY.split(" -c ")[1:]:
-        sql.execute(f"SET {setting}")  # as a worker's session has it
+    for name, wanted in _BY_KEY.items():
+        sql.execute(f"SET {name} = {wanted}")  # as a worker's session has it
     work_through(sql)
     claimed = [put_row(sql) for _ in range(100)]
     explain = psycopg.ClientCursor(sql).execute(
