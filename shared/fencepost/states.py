@@ -66,6 +66,33 @@ class StopReason(StrEnum):
     OPERATOR = "operator"
 
 
+class Ground(StrEnum):
+    """What kind of reason it is."""
+
+    BUSINESS = "business"
+    """What was asked for, allowed, spent or decided."""
+    PLUMBING = "plumbing"
+    """Who plans cannot be asked, or not understood: a wire, a transcript's form, a key, a price, code that
+    raises. It says nothing of the effects, and somebody may mend it.
+    """
+
+
+GROUNDS: Mapping[StopReason, Ground] = {
+    StopReason.TOOL_FAILED: Ground.BUSINESS,
+    StopReason.AUTHORIZATION_DENIED: Ground.BUSINESS,
+    StopReason.OUTCOME_UNKNOWN: Ground.BUSINESS,  # a person has accepted that
+    StopReason.DEADLINE_EXCEEDED: Ground.BUSINESS,
+    StopReason.BUDGET_EXHAUSTED: Ground.BUSINESS,
+    StopReason.NO_PROGRESS: Ground.BUSINESS,
+    StopReason.CANCELLED: Ground.BUSINESS,
+    StopReason.PLANNER_FAILED: Ground.PLUMBING,
+    StopReason.REFUSED: Ground.BUSINESS,  # the model has read it, and will not
+    StopReason.HISTORY_LIMIT: Ground.BUSINESS,  # a limit of its budget; waiting makes no room
+    StopReason.OPERATOR: Ground.BUSINESS,
+}
+"""Of each reason: an effect that succeeded is offset for one of the business, never for the plumbing."""
+
+
 class OperationStatus(StrEnum):
     """What is known of one operation key, across attempts, turns and runs."""
 

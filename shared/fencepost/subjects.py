@@ -87,6 +87,16 @@ class Run:
     written: int = 1
     unknowns: int = 0
 
+    @property
+    def offsets(self) -> bool:
+        """Whether its effects are offset when it stops."""
+        return self.on_stop != "leave"
+
+    @property
+    def hasty(self) -> bool:
+        """Whether they are, for whatever reason it stops, and whatever else of it is not settled."""
+        return self.on_stop == "compensate_at_once"
+
 
 @dataclass(frozen=True, slots=True)
 class Call:

@@ -66,7 +66,11 @@ class OnStop(StrEnum):
     """What becomes of a stopped run's committed effects."""
 
     COMPENSATE = "compensate"
-    """They are offset, in reverse order of success, by the compensations their tools declare."""
+    """They are offset, in reverse order of success, by the compensations their tools declare: for reasons of
+    the business only, and not while a call of the run is in doubt or with a person.
+    """
+    COMPENSATE_AT_ONCE = "compensate_at_once"
+    """They are offset whatever the reason, and whatever else of the run is not settled."""
     LEAVE = "leave"
     """They stay, and the end state lists them."""
 

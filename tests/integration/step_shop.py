@@ -66,7 +66,7 @@ def noting_app(deed: Deed) -> App:
         finally:
             deed.running -= 1
 
-    @app.planner("note", version=1)
+    @app.planner("note", version=1, timeout=5 * SECOND)
     def note(context: Context) -> Turn:
         if context.call("do") is None:
             return Turn([do.propose(Note(key=context.run_id), call_id="do")])

@@ -249,7 +249,7 @@ def test_what_fails_after_its_claim_costs_no_neighbour_its_term_and_is_bounded_b
     shop.leases_are_free()
     assert len(shop.due(Queue.DISPATCHER)) == 7
     takeovers = 0
-    shop.ahead(7)
+    shop.ahead(7)  # a function's time, and its grace
     while due := [m for m in shop.due(Queue.PLANNER) if m[1] == planner.bad]:
         assert takeovers < 10
         assert step.handle(due) == 0

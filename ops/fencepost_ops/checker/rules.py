@@ -162,17 +162,36 @@ def authority(story: RunStory, event: EventRow, _body: dict[str, Any]) -> Iterat
 
 
 def offsets(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
-    """I11: a compensation is planned only of an effect of its own run that is known to have happened."""
+    """I11: a compensation is planned only of an effect of its own run that is known to have happened; and,
+    unless its run or a person says otherwise, for a reason of the business and while nothing is in doubt.
+    """
     key = body.get("compensates")
-    if key is not None and not any(c.operation == key and c.own_effect for c in story.calls.values()):
+    if key is None:
+        return
+    forward = next((c for c in story.calls.values() if c.operation == key and c.own_effect), None)
+    if forward is None:
         yield at(
             event, "it was planned to offset what had not succeeded in this run", key=body.get("operation")
         )
+        return
+    if story.on_stop == "compensate_at_once" or forward.offset_asked or forward.repaired_by is not None:
+        return
+    if story.stopped_for in _PLUMBING:
+        why = f"{forward.named} was to be offset because of {story.stopped_for}, which says nothing of it"
+        yield at(event, why, key=body.get("operation"))
+    for call in story.calls.values():
+        if call.state in _IN_THE_AIR and not call.compensates:
+            why = f"{forward.named} was to be offset while {call.named} was {call.state}"
+            yield at(event, why, key=body.get("operation"))
+
+
+_PLUMBING = frozenset({"planner_failed"})
+_IN_THE_AIR = frozenset({C.DISPATCHING, C.UNKNOWN, C.NEEDS_REPAIR})
 
 
 def listed(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterator[Violation]:
     """I11: the end of a stopped run says of every effect whether it was offset, and says it truly."""
-    if story.on_stop != "compensate":
+    if story.on_stop not in {"compensate", "compensate_at_once"}:
         return
     offset = set(body.get("offset") or ())
     left = {entry.get("call") for entry in body.get("not_offset") or ()}

@@ -89,6 +89,7 @@ class CallStory:
     )
     reconcile_until: datetime | None = None  # its own deadline, for what settles or offsets
     repaired_by: str | None = None  # who settled it last, where that was a person
+    offset_asked: bool = False  # a person has asked for its effect to be offset
     restored: bool = False  # a restore left it in doubt
     quiet_at: datetime | None = None  # from when on nothing that was sent can still land, as was recorded
     in_flight_until: datetime | None = None  # when the last attempt's own time is over
@@ -160,6 +161,7 @@ class RunStory:
     requests: int = 0  # how often it was asked
     failures: int = 0  # in a row
     ended: int | None = None
+    stopped_for: str | None = None  # the reason of its stop
     strays: list[EventRow] = field(default_factory=list)  # events that name a call nobody proposed
     born: dict[UUID, EventRow] = field(default_factory=dict)  # the runs it started, by the events that say so
     heard: list[tuple[EventRow, dict[str, Any]]] = field(default_factory=list)  # the ends of those, as told
@@ -257,6 +259,8 @@ class RunStory:
             self.requests -= body.get("taken") is False  # turned away unread
         elif kind == "ModelPassedOver" and isinstance(body.get("failures"), int):
             self.failures = body["failures"]
+        elif kind == "RunStopping":
+            self.stopped_for = body.get("reason")
         elif kind == "RepairDecided":
             self.ended = None
         if kind in ("ModelResponseRecorded", "RunCompleted"):
@@ -329,6 +333,7 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
         (call.applied if body.get("applied") else call.not_applied).add(event.attempt)
     elif kind == "RepairDecided":
         call.decided = True
+        call.offset_asked = call.offset_asked or body.get("offset") == "again" or bool(body.get("compensate"))
         if call.state == C.UNKNOWN:
             call.answer = None
     if kind == "ToolOutcomeMarkedUnknown" and "epoch" in body:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from fencepost.clock import NEVER, parse_rfc3339, rfc3339
 from fencepost.ledger.unresolved import Sent, Story, Unresolved
-from fencepost.states import CallState
+from fencepost.states import RUN_ENDS, RUN_FORWARD, CallState
+from fencepost.tools import OnStop
 from fencepost.wire import StoredRequest
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.masking import masked_target, masked_text
@@ -38,6 +39,25 @@ def brief(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
     if (asked := pending(call, now)) is not None:
         yield f"  asked   {asked}; another person: fencepost repair {call.call} --confirm --reason TEXT"
     yield f"  next    {following(call, now)}"
+    yield from _of_its_run(call, now)
+
+
+def _of_its_run(call: Unresolved, now: datetime) -> Iterator[str]:
+    """Its run's deadline, and what becomes of the effects it has had while this call is not settled."""
+    if call.deadline is None or call.status in RUN_ENDS:
+        return
+    many = f"{call.effects} effect{'' if call.effects == 1 else 's'} of it"
+    follows = {
+        OnStop.COMPENSATE: f"{many} are offset once this call is settled, and not before",
+        OnStop.COMPENSATE_AT_ONCE: f"{many} are offset at once (on_stop compensate_at_once)",
+        OnStop.LEAVE: f"{many} stay (on_stop leave)",
+    }
+    then = follows.get(OnStop(call.on_stop), "") if call.effects else "it has had no other effect"
+    if call.status in RUN_FORWARD:
+        at = f"goes on until its deadline, {rfc3339(call.deadline)} ({when(call.deadline, now)}); then"
+    else:
+        at = "stops:"
+    yield f"  run     {at} {then.replace(' are ', ' is ') if call.effects == 1 else then}"
 
 
 def full(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
@@ -74,6 +94,7 @@ def full(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
         yield f"  decided {rfc3339(decided.at)} by {cut(decided.by)}: {decided.what}, {reason}"
     for line in ways(call, now):
         yield f"  next    {line}"
+    yield from _of_its_run(call, now)
 
 
 def values(call: Unresolved, story: Story, now: datetime) -> dict[str, Any]:

@@ -25,12 +25,20 @@ def by_run(connection: Connection, runs: Sequence[UUID]) -> Mapping[UUID, Waitin
 def told(one: Waiting, now: datetime) -> str:
     """For whom it waits, since when, why, and when it is asked for again."""
     whom = f"provider {one.provider}" if one.provider else "its model's provider"
+    if one.person:
+        whom = "a person"
     again = f"asked again {when(one.until, now)}" if one.until > now else "to be asked again now"
-    return f"waits for {whom} for {spoken(now - one.since)} ({sanitize(one.why, 300)}); {again}"
+    told = f"waits for {whom} for {spoken(now - one.since)} ({sanitize(one.why, 300)}); {again}"
+    if not one.person:
+        return told
+    return (
+        f"{told}. Mend that, and have it asked at once: fencepost repin {one.run} --to {one.version} "
+        f"--reason ...; at its deadline, {when(one.deadline, now)}, it stops and its effects are offset"
+    )
 
 
 def as_json(one: Waiting | None) -> dict[str, Any] | None:
     """The same for machines."""
     if one is None:
         return None
-    return {name: getattr(one, name) for name in ("provider", "why", "since", "until")}
+    return {name: getattr(one, name) for name in ("provider", "why", "since", "until", "person")}

@@ -25,6 +25,7 @@ from fencepost import (
     Turn,
 )
 from fencepost.declarations import HttpTool
+from fencepost.errors import FencepostError
 from fencepost_ops.drill.services import SUFFIX, Manners
 
 SECOND: Final = timedelta(seconds=1)
@@ -174,6 +175,14 @@ def both(context: Context) -> Turn:
     if context.call("first") is None:
         return Turn([_do(context, "first"), _do(context, "second")])
     return Turn(finish={"done": True})
+
+
+@app.planner("breaks", version=1, timeout=10 * SECOND)
+def breaks(context: Context) -> Turn:
+    """A call, then an error of its own code, for ever."""
+    if context.call("first") is None:
+        return Turn([_do(context, "first")])
+    raise FencepostError("this planner is broken")
 
 
 @app.planner("stop", version=1, timeout=10 * SECOND)

@@ -119,7 +119,7 @@ class Asked(_Strict):
     principal: str = "svc:drill"
     deadline_s: float = Field(120.0, gt=0)
     at_s: float = Field(0.0, ge=0)
-    on_stop: Literal["compensate", "leave"] = "compensate"
+    on_stop: Literal["compensate", "compensate_at_once", "leave"] = "compensate"
     turns: int | None = Field(None, ge=0)
     calls: int | None = Field(None, ge=0)
     attempts: int | None = Field(None, ge=0)

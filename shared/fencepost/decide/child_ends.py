@@ -191,7 +191,7 @@ def _heard(fold: Fold, call: Call, body: dict[str, Any]) -> None:
 
 
 def _stopped_before(fold: Fold, call: Call) -> bool:
-    return fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
+    return fold.run.status == R.STOPPED and fold.run.offsets and call.effect != "read"
 
 
 def _report(child: Child) -> Payload:

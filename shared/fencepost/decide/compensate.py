@@ -1,8 +1,9 @@
 """Offsetting what a stopped run has done: new effects in reverse order of success, each with its own key.
 
-Never a rollback: the first effect was real and may have been seen. One compensation at a time; the failure of
-one does not stop the others, and neither does one whose planning kills its worker every time; the end lists
-what was offset and what was not, and what a person may ask for again.
+Never a rollback: the first effect was real and may have been seen. One compensation at a time, and none while
+another call of the run is in doubt or with a person, whose word may be that all is well; the failure of one
+does not stop the others, and neither does one whose planning kills its worker every time; the end lists what
+was offset and what was not, and what a person may ask for again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def effects(view: View) -> list[Call]:
 
 def wanted(view: View) -> list[Call]:
     """Those that are to be offset: all of a run that stops so, of any other what a person has asked for."""
-    every = view.run.on_stop == "compensate"
+    every = view.run.offsets
     return [c for c in effects(view) if every or c.offset_asked is not None]
 
 
@@ -63,7 +64,7 @@ def cannot_offset(fold: Fold, call: Call) -> str | None:
         return "another run has taken its result; an effect that is shared is not offset"
     if run.status == R.COMPLETED:
         return "its run has COMPLETED; what such a run has done is not offset"
-    if run.status == R.STOPPING and run.on_stop != "compensate":
+    if run.status == R.STOPPING and not run.offsets:
         return "its run is stopping; decide once it has stopped"
     return None
 
@@ -75,6 +76,16 @@ def compensation_of(view: View, forward: Call) -> Call | None:
     key = forward.operation
     found = [c for c in view.calls.values() if c.compensates is not None and c.compensates == key]
     return max(found, key=lambda c: (c.turn, c.ordinal), default=None)
+
+
+def in_the_air(view: View) -> list[Call]:
+    """Forward calls of which nobody knows yet whether they had their effect: until then none is offset but
+    what a person has asked for, unless the run said otherwise.
+    """
+    if view.run.hasty:
+        return []
+    undecided = {C.UNKNOWN, C.NEEDS_REPAIR, C.DISPATCHING}
+    return [c for c in view.calls.values() if c.state in undecided and c.compensates is None]
 
 
 def to_offset(view: View, forward: Call) -> bool:
@@ -145,7 +156,9 @@ def next_to_offset(fold: Fold) -> Call | None:
     One whose planning has lost as many workers in a row as a subject may is passed over for the one before
     it, and tried again once that is planned.
     """
+    open_still = bool(in_the_air(fold.view))
     may = [c for c in wanted(fold.view) if to_offset(fold.view, c) and not _why_not(fold, c)]
+    may = [c for c in may if not open_still or c.offset_asked is not None]
     given_up = fold.takeovers // fold.known.takeover_limit
     return may[given_up] if given_up < len(may) else None
 
@@ -232,7 +245,7 @@ def accept(fold: Fold, call: Call) -> str | None:
 
 def _not_left(fold: Fold, call: Call) -> str | None:
     run, held = fold.run, fold.operations.get(call.operation or "")
-    asked = run.on_stop == "compensate" or call.offset_asked is not None
+    asked = run.offsets or call.offset_asked is not None
     if run.status != R.STOPPED or not asked:
         return f"the run is {run.status}; only a run that stopped to offset its effects takes this up again"
     offset = held is not None and held.status == OperationStatus.COMPENSATED

@@ -169,7 +169,7 @@ def _alive(fold: Fold, call: Call, command: DecideRepair) -> str | None:
 def _reopen_stopped(fold: Fold) -> None:
     """After a repair in a run that has stopped: what turned out to have happened is to be offset as well."""
     run = fold.run
-    if run.status == R.STOPPED and run.on_stop == "compensate":
+    if run.status == R.STOPPED and run.offsets:
         _reopen(fold, "an effect of the stopped run came to light")
 
 

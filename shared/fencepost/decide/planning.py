@@ -28,7 +28,7 @@ from fencepost.decide import children, provider
 from fencepost.decide.approvals import ask
 from fencepost.decide.authorize import Judged, authorize, decision_body, denial
 from fencepost.decide.fold import Fold, lease_body
-from fencepost.decide.stopping import after_call, asking, cancel_call, settled, stop
+from fencepost.decide.stopping import after_call, asking, cancel_call, settled, stop, waits
 from fencepost.events import EventType
 from fencepost.models import ModelSpec, Spent
 from fencepost.proposals import Rejected, Validated
@@ -61,6 +61,10 @@ _BACKOFF = timedelta(milliseconds=200)
 _BACKOFF_CAP = timedelta(seconds=10)
 _SET_UP_CAP = timedelta(minutes=1)
 """The longest that a run is left alone while somebody has to mend how its model is set up."""
+_LOOKS = 64
+"""A run that waits for a person is asked for again no sooner than after such a part of what its deadline
+leaves, so that its history does not fill while it waits.
+"""
 _DRAINS_FREE = 3
 """So many workers in a row may end under a run before it is asked later than at once."""
 
@@ -112,6 +116,11 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
         why = {"code": "worker_lost", "message": "the planner's worker was lost"}
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | {"ready_at": rfc3339(fold.now)} | settled(run, None))
     if (reason := _must_stop(fold, past, lost=lost)) is not None:
+        if waits(fold.run, reason[0]):
+            due = rfc3339(run.deadline if lost else _look_again(fold))
+            body = {"ready_at": due, "fence": command.term.fence, "reason": reason[1], **_FOR_A_PERSON}
+            fold.emit(E.PLAN_DEFERRED, body)
+            return Done(fold.run.status)
         _take(fold, command)
         stop(fold, *reason, asked=False)
         return Done(fold.run.status)
@@ -130,6 +139,15 @@ def claim_run(fold: Fold, command: ClaimRun) -> Answer:
     heard = {"signals": fold.signals} if fold.signals else {}
     fold.emit(E.MODEL_REQUEST_STARTED, {"turn": run.turn + 1, "ready_at": ready_at} | _held(fold) | heard)
     return Plan(fold.run, timeout, fold.signals)
+
+
+_FOR_A_PERSON = {"waits_for": "person"}
+
+
+def _look_again(fold: Fold) -> datetime:
+    """When a run that waits for a person to mend something is asked for once more by itself."""
+    left = fold.run.deadline - fold.now
+    return min(fold.run.deadline, fold.now + max(_SET_UP_CAP * (0.5 + fold.command.rand / 2), left / _LOOKS))
 
 
 def _asked(fold: Fold) -> tuple[ModelSpec, Spent] | None:
@@ -159,9 +177,9 @@ def _must_stop(fold: Fold, past: bool, *, lost: bool) -> tuple[StopReason, str] 
         return StopReason.DEADLINE_EXCEEDED, f"the run's deadline was {rfc3339(run.deadline)}"
     if fold.takeovers >= fold.known.takeover_limit:
         return StopReason.PLANNER_FAILED, f"the planner's worker was lost {fold.takeovers} times in a row"
-    if (own := run.failures - run.outages) >= fold.known.planner_attempts:
-        last = "; the last time its worker was lost" if lost else ""
-        return StopReason.PLANNER_FAILED, f"the planner failed {own} times in a row{last}"
+    if lost and (own := run.failures - run.outages) >= fold.known.planner_attempts:
+        told = f"the planner failed {own} times in a row; the last time its worker was lost"
+        return StopReason.PLANNER_FAILED, told
     limits, used = budget(fold), usage(fold)
     if (spent := exhausted(limits, used, next="turn")) is not None:
         return StopReason.BUDGET_EXHAUSTED, spent
@@ -171,7 +189,9 @@ def _must_stop(fold: Fold, past: bool, *, lost: bool) -> tuple[StopReason, str] 
         return StopReason.NO_PROGRESS, f"no intent came from {run.fruitless} turns in a row"
     model, _ = _asked(fold) or (None, None)
     if (dear := _dear(fold, model)) is not None:
-        return StopReason.BUDGET_EXHAUSTED, dear
+        # Without a price nothing is spent: the application does not say what it costs.
+        priced = limits.cost is None or model is None or model.price(fold.now.date()) is not None
+        return StopReason.BUDGET_EXHAUSTED if priced else StopReason.PLANNER_FAILED, dear
     return None
 
 
@@ -280,15 +300,24 @@ def _lost(
     kept: dict[str, Any],
     reason: StopReason | None = None,
 ) -> Answer:
-    """Record that an answer was lost, and stop for it where that is said, or for the last of too many."""
-    why = {"code": code, "message": message, "ready_at": rfc3339(again)}
-    fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | kept)
-    own = fold.run.failures - fold.run.outages
-    if reason is not None:
-        stop(fold, reason, message, asked=False)
-    elif own >= fold.known.planner_attempts:
+    """Record that an answer was lost, and stop for it where that is said, or for the last of too many; or
+    have the run wait for a person, where that would undo what has nothing to do with it. Who costs nothing is
+    asked once more now and then, whoever is charged only once a person says so.
+    """
+    own = fold.run.failures - fold.run.outages + ("outage" not in kept and "drained" not in kept)
+    detail = message
+    if reason is None and own >= fold.known.planner_attempts:
+        reason = StopReason.PLANNER_FAILED
         detail = f"the planner failed {own} times in a row; the last time: {code}: {message}"
-        stop(fold, StopReason.PLANNER_FAILED, sanitize(detail, MAX_DETAIL), asked=False)
+    if reason is not None and waits(fold.run, reason):
+        charged = any(kept.get("spent", {}).get(what) for what in ("tokens", "cost"))
+        again = fold.run.deadline if charged else max(again, _look_again(fold))
+        kept |= _FOR_A_PERSON | ({} if charged else {"taken": False})
+        reason = None
+    why = {"code": code, "message": message, "ready_at": rfc3339(min(again, fold.run.deadline))}
+    fold.emit(E.MODEL_OUTCOME_UNKNOWN, why | kept)
+    if reason is not None:
+        stop(fold, reason, sanitize(detail, MAX_DETAIL), asked=False)
     return Done(fold.run.status)
 
 

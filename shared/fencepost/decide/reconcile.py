@@ -233,7 +233,7 @@ def _settle(fold: Fold, call: Call, decision: recovery.Decision) -> None:
     """Write a decision that needs nobody outside: proof, patience, or a person."""
     tool = fold.known.tool(call.tool, call.tool_version)
     fence, outside = fold.call(call.id).fence, brought(tool)
-    stopped = fold.run.status == R.STOPPED and fold.run.on_stop == "compensate" and call.effect != "read"
+    stopped = fold.run.status == R.STOPPED and fold.run.offsets and call.effect != "read"
     if isinstance(decision, recovery.Succeed) and stopped:
         # After its end a run does nothing by itself: a person says that it happened, and it is offset.
         why = f"the effect was found ({decision.proof}, receipt {decision.receipt}) after the run had stopped"

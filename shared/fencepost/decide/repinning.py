@@ -1,4 +1,6 @@
-"""A person moves a run to another version of its planner, where nobody knows the one it began by."""
+"""A person moves a run to another version of its planner, where nobody knows the one it began by; or has the
+same asked once more, where the run waits for that.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ def repin(fold: Fold, command: Repin) -> Answer:
         return Denied(f"the run is {run.status}: nothing plans it any more")
     if command.seen is not None and command.seen != run.planner_version:
         return Denied(f"it is planned by version {run.planner_version} meanwhile; look again, then decide")
-    if command.to == run.planner_version:
+    failed = run.failures > 0 and run.owner is None
+    if command.to == run.planner_version and not failed:
         return Denied(f"version {run.planner_version} of {run.planner} plans it already")
     fold.by = command.by
     fold.presented[run.id] = Presented("repair")

@@ -10,7 +10,15 @@ from fencepost.decide import children
 from fencepost.decide.fold import Fold, Presented
 from fencepost.events import EventType
 from fencepost.models import Spent
-from fencepost.states import CALL_ENDS, CALL_UNSENT, CallState, RunStatus, StopReason
+from fencepost.states import (
+    CALL_ENDS,
+    CALL_UNSENT,
+    GROUNDS,
+    CallState,
+    Ground,
+    RunStatus,
+    StopReason,
+)
 from fencepost.subjects import Call, Run
 
 E, C, R = EventType, CallState, RunStatus
@@ -35,6 +43,14 @@ def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bo
             cancel_call(fold, call, f"the run stopped: {reason}")
     children.hurry(fold)
     settle_stopping(fold)
+
+
+def waits(run: Run, reason: StopReason) -> bool:
+    """Whether the run waits for a person instead of stopping for this reason: it would have effects offset
+    for one that says nothing of them. Of a run below another one nobody here knows what its end has offset.
+    """
+    spared = run.effects > 0 or run.open > 0 or run.parent is not None
+    return GROUNDS[reason] is Ground.PLUMBING and run.offsets and not run.hasty and spared
 
 
 def asking(run: Run) -> bool:
@@ -66,7 +82,7 @@ def settle_stopping(fold: Fold) -> None:
     if run.status != R.STOPPING or run.unsettled:
         return
     # A person stops a run to have an effect offset, whatever else it was to do (offices.decide_repair).
-    offsets = run.on_stop == "compensate" or run.stop_reason == StopReason.OPERATOR
+    offsets = run.offsets or run.stop_reason == StopReason.OPERATOR
     if offsets and (run.effects > 0 or run.repairs > 0):
         fold.emit(E.COMPENSATION_REQUESTED, {"effects": run.effects, "fence": fold.run_fence()})
     else:

@@ -1,8 +1,10 @@
-"""Runs that wait for the provider of their model: it is left alone, throttles, or has failed them. Read-only.
+"""Runs that wait for the provider of their model, which is left alone, throttles or has failed them; or for a
+person, because what keeps their planner from going on says nothing of the effects they have had. Read-only.
 
-Such a run waits as a row and goes on by itself; its deadline binds all the same. Judged by what its history
-says last of the run itself: that its plan was put off, or that the provider itself has lost an answer. A run
-that has not been taken yet waits for a planner, whatever its provider does.
+Such a run waits as a row; it is asked for again by itself, or (`person`, where that is charged) once somebody
+says so; its deadline binds all the same. Judged by what its history says last of the run itself: that its
+plan was put off, or that the provider itself has lost an answer. A run that has not been taken yet waits for
+a planner, whatever its provider does.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from uuid import UUID
 from fencepost.ledger.connect import Connection
 
 _LOST: Final = """
-({0}.type = 'PlanDeferred' OR {0}.type = 'ModelOutcomeUnknown' AND {0}.body ->> 'outage' = 'true')
+({0}.type = 'PlanDeferred' OR {0}.type = 'ModelOutcomeUnknown'
+ AND ({0}.body ->> 'outage' = 'true' OR {0}.body ->> 'waits_for' = 'person'))
 """
 _OPEN: Final = """
 (NOT r.ended AND r.owner IS NULL AND r.fence > 0 AND r.open <= r.detached
@@ -40,12 +43,13 @@ SELECT r.tenant, r.id, r.run_key, last.body ->> 'provider',
                   'ModelOutcomeUnknown', 'ModelPassedOver', 'LeaseAcquired', 'ModelRequestStarted')
               ORDER BY b.seq DESC LIMIT 1), 0)
         ORDER BY e.seq LIMIT 1),
-       r.ready_at, r.deadline
+       r.ready_at, r.deadline, coalesce(last.body ->> 'waits_for' = 'person', false), r.planner_version
 FROM fencepost.runs r CROSS JOIN LATERAL ({_LAST}) AS last
 WHERE {_OPEN} AND {_LOST.format("last")} AND (%(runs)s::uuid[] IS NULL OR r.id = ANY(%(runs)s::uuid[]))
 """
 _BY_PROVIDER: Final = f"""
-WITH w (tenant, run, run_key, provider, why, since, until, deadline) AS MATERIALIZED ({_WAITING})
+WITH w (tenant, run, run_key, provider, why, since, until, deadline, person, version)
+    AS MATERIALIZED ({_WAITING})
 SELECT provider, count(*), min(since), min(until), (array_agg(why ORDER BY since DESC))[1]
 FROM w GROUP BY 1 ORDER BY 2 DESC, 1
 """
@@ -54,7 +58,7 @@ FROM w GROUP BY 1 ORDER BY 2 DESC, 1
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """One run that waits: for whom (a dependency; None where its history does not say), why, since when,
-    when it is asked for again, and when it gives up.
+    when it is asked for again, and when it gives up; `person`: for somebody to mend what `why` tells.
     """
 
     tenant: str
@@ -65,6 +69,8 @@ class Waiting:
     since: datetime
     until: datetime
     deadline: datetime
+    person: bool = False
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,8 +121,9 @@ BEGIN
         RAISE EXCEPTION 'a budget holds whole numbers, within their ranges, under {_NAMED}, not %',
             left(p_budget::text, 200) USING ERRCODE = 'FP422';
     END IF;
-    IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'leave') THEN
-        RAISE EXCEPTION 'on_stop is compensate or leave, not %', p_on_stop USING ERRCODE = 'FP422';
+    IF p_on_stop IS NULL OR p_on_stop NOT IN ('compensate', 'compensate_at_once', 'leave') THEN
+        RAISE EXCEPTION 'on_stop is compensate, compensate_at_once or leave, not %', p_on_stop
+            USING ERRCODE = 'FP422';
     END IF;
     IF p_traceparent !~ '^{TRACEPARENT}$' THEN
         RAISE EXCEPTION 'a traceparent is one of W3C Trace Context, not %', left(p_traceparent, 200)

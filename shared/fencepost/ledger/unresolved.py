@@ -27,7 +27,7 @@ SELECT c.tenant, c.run, r.run_key, c.id, c.label, c.tool, c.tool_version, c.stat
                 CASE WHEN v.receipt IS NOT NULL THEN ', receipt ' || v.receipt ELSE '' END)
                 ORDER BY v.recorded_at, v.id), '{}')
         FROM fencepost.evidence v WHERE v.tenant = c.tenant AND v.call = c.id),
-       c.effect, c.scope, c.compensates, c.proposed
+       c.effect, c.scope, c.compensates, c.proposed, r.status, r.deadline, r.on_stop, r.effects
 FROM fencepost.calls c JOIN fencepost.runs r ON r.tenant = c.tenant AND r.id = c.run
 LEFT JOIN fencepost.outbox o ON o.tenant = c.tenant AND o.subject = c.id
 WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)
@@ -48,7 +48,7 @@ class Unresolved:
 
     `queue` and `due_at` say what happens next; NEEDS_REPAIR is due at `clock.NEVER`, it waits for a person.
     `version` changes with the call: a decision can name the one it was made on. `evidence` is what workers
-    whose term was over reported.
+    whose term was over reported. `status`, `deadline`, `on_stop` and `effects` are its run's.
     """
 
     tenant: str
@@ -79,6 +79,10 @@ class Unresolved:
     scope: str
     compensates: str | None
     proposed: str | None = None
+    status: str = ""
+    deadline: datetime | None = None
+    on_stop: str = ""
+    effects: int = 0
 
 
 @dataclass(frozen=True, slots=True)

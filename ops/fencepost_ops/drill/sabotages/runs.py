@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fencepost import commands as c
 from fencepost import machine
-from fencepost.decide import compensate, fold, stopping
+from fencepost.decide import compensate, fold, planning, stopping
 from fencepost.decide.fold import Fold, Presented
 from fencepost.events import EventType
 from fencepost.ledger import folding, write
@@ -201,6 +201,36 @@ _OFFSETS: Final = (
     ),
 )
 
+_DOUBTED: Final = Protocol(
+    name="sabotage.offset_while_in_doubt",
+    runs=[Asked(planner="two", input={"contract": "neither"}, deadline_s=30)],
+    faults=[Fault(at="dispatch.after_effect", do="crash", nth=2)],
+    expect=Expect(
+        effects={"neither": 2}, runs=["COMPENSATING"], calls={"first": "SUCCEEDED", "second": "NEEDS_REPAIR"}
+    ),
+)
+
+_SPARED: Final = (
+    Sabotage(
+        name="offset_while_in_doubt",
+        invariant="I11",
+        about="no effect is offset while another call of its run is in doubt or with a person",
+        off=code(compensate, "in_the_air", lambda _open: lambda _view: []),
+        shows=_DOUBTED,
+    ),
+    Sabotage(
+        name="offset_for_plumbing",
+        invariant="I11",
+        about="an effect is offset for reasons of the business; a planner that fails after it waits",
+        off=code(planning, "waits", lambda _waits: lambda _run, _reason: False),
+        shows=Protocol(
+            name="sabotage.offset_for_plumbing",
+            runs=[Asked(planner="breaks", deadline_s=300)],
+            expect=_OFFSET,  # at its deadline
+        ),
+    ),
+)
+
 # -- what the history says ---------------------------------------------------------------------------------
 
 
@@ -264,4 +294,4 @@ _TURNS: Final = (
     ),
 )
 
-RUNS: Final = (*_ENDS, *_OFFSETS, *_TOLD, *_TURNS)
+RUNS: Final = (*_ENDS, *_OFFSETS, *_SPARED, *_TOLD, *_TURNS)
