@@ -8,7 +8,7 @@ import pytest
 
 from fencepost import Request
 from fencepost import commands as c
-from fencepost.clock import parse_rfc3339
+from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from fencepost_ops.database import LedgerDatabase
@@ -66,6 +66,33 @@ def test_one_call_is_told_in_full(bench: Bench, shell: Shell) -> None:
     assert max(map(len, told.splitlines())) < 2100
 
 
+@pytest.mark.parametrize(
+    ("on_stop", "then"),
+    [
+        ("compensate", "1 effect of it is offset once this call is settled, and not before"),
+        ("compensate_at_once", "1 effect of it is offset at once (on_stop compensate_at_once)"),
+        ("leave", "1 effect of it stays (on_stop leave)"),
+    ],
+)
+def test_it_is_told_when_its_run_ends_and_what_becomes_of_its_effects(
+    bench: Bench, shell: Shell, on_stop: str, then: str
+) -> None:
+    run = bench.enqueue("o-1", deadline_s=600, on_stop=on_stop)
+    room, mail = bench.plan(run, ("wallet.debit", {"order": "o-1"}), ("mail.send", {"order": "o-1"}))
+    bench.succeed(run, room)
+    send, term = bench.dispatch(run, mail)
+    bench.record(send, term, LOST)
+    bench.ahead(31)
+    assert bench.reconcile(run, mail)[0] == c.Done("NEEDS_REPAIR")
+    deadline = rfc3339(bench.run(run).deadline)
+    for arguments in (("unresolved",), ("unresolved", str(mail))):
+        told = shell(*arguments, role="reader").stdout
+        assert re.search(
+            rf"  run     goes on until its deadline, {re.escape(deadline)} \(.*\); then {re.escape(then)}\n",
+            told,
+        )
+
+
 def test_the_command_that_is_named_can_be_given_as_it_stands(bench: Bench, shell: Shell) -> None:
     _, call, _, _ = asked_in_vain(bench)
     (listed,) = shell.json("unresolved", exit_code=1)
@@ -96,7 +123,7 @@ def test_the_list_stays_short_and_verbose_makes_it_long(bench: Bench, shell: She
     needs_repair(bench, "o-1")
     asked_in_vain(bench, "o-2")
     brief, verbose = shell("unresolved").stdout, shell("unresolved", "--verbose").stdout
-    assert len(brief.splitlines()) == 14
+    assert len(brief.splitlines()) == 16
     assert re.search(r"  sent    1 × POST http://127.0.0.1:9/debits, last 4\d(\.\d)? s ago\n", brief)
     assert "  lookup  unclear (2 asked)\n" in brief
     assert len(verbose.splitlines()) > 30

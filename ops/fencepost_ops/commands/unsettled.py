@@ -46,18 +46,21 @@ def _of_its_run(call: Unresolved, now: datetime) -> Iterator[str]:
     """Its run's deadline, and what becomes of the effects it has had while this call is not settled."""
     if call.deadline is None or call.status in RUN_ENDS:
         return
-    many = f"{call.effects} effect{'' if call.effects == 1 else 's'} of it"
+    one = call.effects == 1
+    many, are, stay = (
+        ("1 effect of it", "is", "stays") if one else (f"{call.effects} effects of it", "are", "stay")
+    )
     follows = {
-        OnStop.COMPENSATE: f"{many} are offset once this call is settled, and not before",
-        OnStop.COMPENSATE_AT_ONCE: f"{many} are offset at once (on_stop compensate_at_once)",
-        OnStop.LEAVE: f"{many} stay (on_stop leave)",
+        OnStop.COMPENSATE: f"{many} {are} offset once this call is settled, and not before",
+        OnStop.COMPENSATE_AT_ONCE: f"{many} {are} offset at once (on_stop compensate_at_once)",
+        OnStop.LEAVE: f"{many} {stay} (on_stop leave)",
     }
-    then = follows.get(OnStop(call.on_stop), "") if call.effects else "it has had no other effect"
+    then = follows[OnStop(call.on_stop)] if call.effects else "it has had no other effect"
     if call.status in RUN_FORWARD:
         at = f"goes on until its deadline, {rfc3339(call.deadline)} ({when(call.deadline, now)}); then"
     else:
         at = "stops:"
-    yield f"  run     {at} {then.replace(' are ', ' is ') if call.effects == 1 else then}"
+    yield f"  run     {at} {then}"
 
 
 def full(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:

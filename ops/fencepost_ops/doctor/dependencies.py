@@ -47,6 +47,12 @@ def _waited_for(found: tuple[Provider, ...] | Unread) -> Iterator[Finding]:
     for one in found:
         runs = f"{one.runs} run waits" if one.runs == 1 else f"{one.runs} runs wait"
         whom = f"provider {one.scope}" if one.scope else "the provider of their model"
+        if one.person:
+            yield _AREA.warning(
+                f"{runs} for a person, the first for {spoken(timedelta(seconds=one.age_s))} ({one.why})",
+                "mend that before they stop at their deadlines; how each goes on: fencepost runs --waiting",
+            )
+            continue
         left = f"asked again in {spoken(timedelta(seconds=one.left_s))}" if one.left_s else "asked again now"
         yield _AREA.warning(
             f"{runs} for {whom}, the first for {spoken(timedelta(seconds=one.age_s))} ({one.why}); {left}",

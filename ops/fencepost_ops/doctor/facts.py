@@ -62,7 +62,8 @@ class Dependency:
 @dataclass(frozen=True, slots=True)
 class Provider:
     """A provider of models that `runs` wait for: since when the first of them, and when the next is asked
-    again; None for a scope: their histories do not say whom they asked.
+    again; None for a scope: their histories do not say whom they asked. `person`: they wait for somebody to
+    mend what keeps them from it, and their effects stand meanwhile.
     """
 
     scope: str | None
@@ -70,6 +71,7 @@ class Provider:
     age_s: float
     left_s: float
     why: str
+    person: bool = False
 
 
 @dataclass(frozen=True, slots=True)

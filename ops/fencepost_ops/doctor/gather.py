@@ -186,6 +186,7 @@ def _providers(session: Session) -> tuple[Provider, ...]:
             (now - one.since).total_seconds(),
             max(0.0, (one.until - now).total_seconds()),
             one.why,
+            one.person,
         )
         for one in providers.awaited(session)
     )

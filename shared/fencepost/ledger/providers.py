@@ -50,8 +50,8 @@ WHERE {_OPEN} AND {_LOST.format("last")} AND (%(runs)s::uuid[] IS NULL OR r.id =
 _BY_PROVIDER: Final = f"""
 WITH w (tenant, run, run_key, provider, why, since, until, deadline, person, version)
     AS MATERIALIZED ({_WAITING})
-SELECT provider, count(*), min(since), min(until), (array_agg(why ORDER BY since DESC))[1]
-FROM w GROUP BY 1 ORDER BY 2 DESC, 1
+SELECT provider, count(*), min(since), min(until), (array_agg(why ORDER BY since DESC))[1], person
+FROM w GROUP BY provider, person ORDER BY 2 DESC, 1
 """
 
 
@@ -75,13 +75,16 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """A provider, and how many runs wait for it: since when the first of them, until when the next one."""
+    """A provider, and how many runs wait for it: since when the first of them, until when the next one;
+    `person`: for somebody to mend what keeps them from it.
+    """
 
     provider: str | None
     runs: int
     since: datetime
     until: datetime
     why: str
+    person: bool = False
 
 
 def may_look(connection: Connection) -> bool:
