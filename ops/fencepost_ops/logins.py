@@ -2,7 +2,7 @@
 
 A folder of secrets holds the DSNs with which the processes of each role will connect; the login, its
 password and its group are made to fit them. A password travels as its SCRAM verifier only, so that no log of
-the server's holds it.
+the server's holds it. No login but a worker's may have more than a fifth of all sessions.
 """
 
 from __future__ import annotations
@@ -92,14 +92,23 @@ def give_logins(connection: Connection, logins: list[Login]) -> list[str]:
     return made
 
 
+def _sessions(connection: Connection, role: str) -> int:
+    """How many sessions it may have at once; -1: any number. Only workers may take all there are."""
+    if role == "worker":
+        return -1
+    ((most,),) = connection.execute("SELECT current_setting('max_connections')::integer").fetchall()
+    return max(10, int(most) // 5)
+
+
 def _give(connection: Connection, login: Login, *, exists: bool) -> None:
     verifier = connection.pgconn.encrypt_password(
         login.password.encode(), login.name.encode(), b"scram-sha-256"
     )
     name = sql.Identifier(login.name)
-    statement = sql.SQL("{} ROLE {} LOGIN NOCREATEDB NOCREATEROLE PASSWORD {}")
+    statement = sql.SQL("{} ROLE {} LOGIN NOCREATEDB NOCREATEROLE CONNECTION LIMIT {} PASSWORD {}")
+    limit = sql.Literal(_sessions(connection, login.role))
     verb = sql.SQL("ALTER" if exists else "CREATE")
-    connection.execute(statement.format(verb, name, sql.Literal(verifier.decode())))
+    connection.execute(statement.format(verb, name, limit, sql.Literal(verifier.decode())))
     for group in GROUPS if exists else ():  # of another role before, perhaps
         if group != login.group:
             connection.execute(sql.SQL("REVOKE {} FROM {}").format(sql.Identifier(group), name))

@@ -132,9 +132,7 @@ class ToolCall:
         """The request to store; equal calls give equal bytes. ValueError for what JSON cannot hold."""
         arguments = self.arguments
         if holds_masked(arguments):
-            raise ValueError(
-                f"the arguments of {self.name} are masked, so that stars would be sent"
-            )
+            raise ValueError(f"the arguments of {self.name} are masked, so that stars would be sent")
         if isinstance(arguments, BaseModel):
             arguments = arguments.model_dump(mode="json", by_alias=True, context=WIRE)
         form: Any = {"separators": (",", ":"), "ensure_ascii": False, "allow_nan": False, "sort_keys": True}

@@ -120,6 +120,7 @@ PLACING = {move.target: move.event for move in sorted(RUN_TABLE, key=lambda move
 def attack(bench: Bench) -> Iterator[Attack]:
     with bench.attacker.session() as session:
         session.execute("INSERT INTO fencepost.epochs VALUES (%s, now(), now(), 'ann', 'a restore')", [EPOCH])
+        session.execute("SELECT set_config('fencepost.tokens', %s, true)", [bench.token])
         yield Attack(session)
 
 

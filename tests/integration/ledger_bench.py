@@ -18,7 +18,7 @@ from fencepost import commands as c
 from fencepost.clock import token, uuid7
 from fencepost.decide.fold import Known, Row
 from fencepost.events import Event
-from fencepost.ledger import rows
+from fencepost.ledger import rows, tokens
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool, connect
 from fencepost.operations import Operation
@@ -75,12 +75,20 @@ class Bench:
         return psycopg.connect(self.database.dsns["producer"], autocommit=True)
 
     @cached_property
+    def token(self) -> str:
+        """One of the tenant's, as the HTTP interface's sessions present it."""
+        with psycopg.connect(self.database.dsns["operator"], autocommit=True) as connection:
+            _, text = tokens.make(connection, TENANT, ["svc:x"], by="tester")
+        return str(tokens.presented(text))
+
+    @cached_property
     def operator(self) -> Ledger:
         return self.ledger_as("operator")
 
     def ledger_as(self, role: str, **changes: Any) -> Ledger:
         """A ledger of another process: another login, other knowledge."""
-        pool = Pool(self.database.dsns[role], f"bench-{role}", 8)
+        token = self.token if role == "api" else ""
+        pool = Pool(self.database.dsns[role], f"bench-{role}", 8, presents=lambda: token)
         self.pools.append(pool)
         return Ledger(pool, replace(self.known, **changes), worker_ttl=WORKER_TTL)
 

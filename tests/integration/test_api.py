@@ -313,6 +313,8 @@ def test_wrong_tokens_are_slowed_down_and_no_token_is_in_a_log_or_in_the_ledger(
             refused(slowed, 429, "too_many_attempts")
             assert int(slowed.headers["retry-after"]) >= 1
             assert known.get("/v1/runs").status_code == 200
+            with own.client(token(ledger)) as unseen:  # never presented before, from the same address
+                assert unseen.get("/v1/runs").status_code == 200
         assert own.end(signal.SIGTERM) == 0
     assert "POST /v1/runs 201" in own.log
     assert " mine" in own.log

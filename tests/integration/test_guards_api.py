@@ -193,10 +193,11 @@ def _full(change: str) -> str:
 
 
 def test_it_says_that_a_token_was_used_and_not_when(bench: Bench) -> None:
-    made = "INSERT INTO fencepost.api_tokens VALUES ('t1', 't', %s, '[]', %s, '', now(), 'ann', 'x')"
-    used = "UPDATE fencepost.api_tokens SET last_used_at = %s WHERE id = 't1' RETURNING last_used_at > now()"
+    used = "SELECT last_used_at > now() - interval '1 min' FROM fencepost.api_tokens WHERE id = %s"
     with attack(bench) as opened:
-        opened.connection.execute(made, ["0" * 64])
+        name, digest = bench.token.split(":")
+        assert opened.connection.execute(used, [name]).fetchall() == [(None,)]
         opened.connection.execute("SET LOCAL ROLE fencepost_api")
-        for when in ("2020-01-01", "9999-01-01", "2020-01-01"):
-            assert opened.connection.execute(used, [when]).fetchall() == [(True,)]
+        opened.connection.execute("SELECT fencepost.bearer(%s, %s)", [name, digest])
+        opened.connection.execute("RESET ROLE")
+        assert opened.connection.execute(used, [name]).fetchall() == [(True,)]

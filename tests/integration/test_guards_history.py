@@ -180,11 +180,10 @@ RULES = {
 }
 TOKENS = {("api_tokens", "SELECT")}
 OVER_HTTP = {
-    *((table, "SELECT") for table in ("runs", "events", "calls", "payloads", "signals", "api_tokens")),
+    *((table, "SELECT") for table in ("runs", "events", "calls", "payloads", "signals")),
     *((table, "SELECT") for table in ("operations", "outbox", "workers", "dependencies", "allowances")),
     *((table, "SELECT") for table in ("epochs", "policies", "principals", "delegations", "withdrawn")),
-    ("events", "INSERT"),  # a cancel writes them, and what stands below; of two more tables some columns
-    *((table, "UPDATE") for table in ("runs", "calls", "operations")),
+    ("events", "INSERT"),  # a cancel writes them, and what stands below; of five more tables some columns
     ("outbox", "DELETE"),
 }
 MAY = {
@@ -195,7 +194,7 @@ MAY = {
     | RULES
     | {("intake_refusals", "DELETE"), ("epochs", "INSERT"), ("api_tokens", "INSERT")},
     READER: ALL_READ - TOKENS,
-    RELAY: {("outbox", "SELECT"), ("workers", "SELECT")},
+    RELAY: {("ledger", "SELECT"), ("outbox", "SELECT"), ("workers", "SELECT")},
     PRODUCER: {("runs", "SELECT"), ("epochs", "SELECT")},  # whether its runs are held
 }
 

@@ -28,6 +28,7 @@ from tests.integration.step_shop import opened
 def told(bench: Bench, run: UUID, key: str, body: Any = 1, tenant: str = TENANT, **said: str) -> Sent:
     words = {"name": "go", "sender": "svc:x", **said}
     with connect(bench.database.dsns["api"], "test", autocommit=True) as session:
+        session.execute("SELECT set_config('fencepost.tokens', %s, false)", [bench.token])
         return send(session, tenant, run, key=key, body=body, **words)
 
 

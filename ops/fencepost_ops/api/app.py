@@ -26,7 +26,7 @@ from fencepost_ops.api import answers, asked, openapi, reads
 from fencepost_ops.api.attempts import Attempts
 from fencepost_ops.api.edge import Edge
 from fencepost_ops.api.problems import MEDIA_TYPE, Problem, again, forbidden, unauthenticated
-from fencepost_ops.api.store import Store
+from fencepost_ops.api.store import PRESENTED, Store
 from fencepost_ops.api.streams import Heads, Stream
 
 READY_FOR_S: Final = 1.0
@@ -60,32 +60,24 @@ class Interface:
         if kind.lower() != "bearer" or not text.strip():
             raise unauthenticated("send a token: Authorization: Bearer fpt_…", presented=False)
         said = tokens.presented(text.strip())
-        address = request.client.host if request.client is not None else ""
-        now = time.monotonic()
-        if (wait := self._attempts.wait(address, said.digest if said else None, now)) > 0:
-            raise again("too_many_attempts", "too many wrong tokens come from this address", int(wait) + 1)
         found = await self.look_up(said) if said is not None else None
         if said is None or found is None:
-            self._attempts.wrong(address, now)
+            address = request.client.host if request.client is not None else ""
+            if (wait := self._attempts.wrong(address, time.monotonic())) > 0:
+                raise again(
+                    "too_many_attempts", "too many wrong tokens come from this address", int(wait) + 1
+                )
             raise unauthenticated(
                 "this token is nobody's: it is mistyped, revoked or expired", presented=True
             )
-        self._attempts.right(said.digest)
+        PRESENTED.set(str(said))
         if scope not in found.scopes:
             raise forbidden(scope)
         return found
 
     async def look_up(self, said: tokens.Presented) -> Bearer | None:
         """Whose token it is."""
-
-        def look(session: Any) -> Bearer | None:
-            kept = tokens.kept(session, said.id)
-            found = tokens.accepted(said, kept)
-            if found is not None and kept is not None and kept.stale:
-                tokens.used(session, said.id)
-            return found
-
-        return await self.store.read(look)
+        return await self.store.read(lambda session: tokens.bearer(session, said))
 
     async def body(self, request: Request) -> Callable[[], dict[str, Any]]:
         """The object in a request's body, of which no more is kept than may be sent; to be read beside the
@@ -249,17 +241,8 @@ async def stream_events(
     found = await own.run(bearer.tenant, run_id)
     if again_here and found.ended and seen >= found.seq:
         return Response(status_code=204)  # by which a browser knows that there is nothing to come back for
-    said = tokens.presented(request.headers["authorization"].partition(" ")[2].strip())
-    assert said is not None
-
-    async def still() -> bool:
-        with suppress(Problem):
-            found = await own.look_up(said)
-            return found is not None and "runs:read" in found.scopes
-        return True  # nobody can be asked; it is asked again
-
     beat = own.settings.api_heartbeat_s
-    return Stream(own.heads, own.store, (bearer.tenant, run_id), seen, heartbeat_s=beat, still=still)
+    return Stream(own.heads, own.store, (bearer.tenant, run_id), seen, PRESENTED.get(), heartbeat_s=beat)
 
 
 @router.post("/v1/runs/{run}/cancel", **openapi.CANCEL)

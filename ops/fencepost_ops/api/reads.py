@@ -166,9 +166,8 @@ def heads(connection: Connection, of: Sequence[Key]) -> dict[Key, tuple[int, boo
 def may(connection: Connection) -> bool:
     """Whether this login can do what this interface does."""
     row = connection.execute(
-        "SELECT has_table_privilege('fencepost.api_tokens', 'SELECT')"
+        "SELECT has_function_privilege('fencepost.bearer(text, text)', 'EXECUTE')"
         " AND has_table_privilege('fencepost.payloads', 'SELECT')"
-        " AND has_any_column_privilege('fencepost.api_tokens', 'UPDATE')"
         " AND has_function_privilege('fencepost.signal_run(text, uuid, text, text, jsonb, text)', 'EXECUTE')"
     ).fetchone()
     return row is not None and bool(row[0])

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from typing import Final, TypeVar
 
 import psycopg
@@ -26,6 +27,19 @@ WAITING: Final = 20
 AWAY_S: Final = 1.0
 
 
+PRESENTED: Final[ContextVar[str]] = ContextVar("presented", default="")
+"""The tokens that whoever asks has presented: Postgres lets its rows be seen by no others."""
+
+
+class _Presenting(Client):
+    """A client whose sessions present them."""
+
+    def __init__(self, dsn: str, redis_url: str, *, pool_size: int, tries: int) -> None:
+        super().__init__(dsn, redis_url, pool_size=pool_size, tries=tries)
+        self._pool.close()
+        self._pool = Pool(dsn, "fencepost client", pool_size, presents=PRESENTED.get)
+
+
 class Store:
     """The ledger, as requests use it. Every piece of work is short: no session outlives it (R8)."""
 
@@ -34,9 +48,9 @@ class Store:
         self._dsn = settings.dsn
         self._most = at_once * (1 + WAITING)
         self._threads = ThreadPoolExecutor(at_once, thread_name_prefix="ledger")
-        self._reading = Pool(settings.dsn, NAME, at_once - at_once // 2)
+        self._reading = Pool(settings.dsn, NAME, at_once - at_once // 2, presents=PRESENTED.get)
         # Once: whoever asked is told at once that another is at it, and asks again himself.
-        self.client = Client(settings.dsn, settings.redis_url, pool_size=at_once // 2, tries=1)
+        self.client = _Presenting(settings.dsn, settings.redis_url, pool_size=at_once // 2, tries=1)
         self._asked = 0
         self._away_until: float | None = None
 
@@ -55,7 +69,7 @@ class Store:
         loop = asyncio.get_running_loop()
         self._look_first(loop.time())
         self._asked += 1  # until the work has ended, also where nobody waits for it any more
-        future = self._threads.submit(work)
+        future = self._threads.submit(copy_context().run, work)
         future.add_done_callback(lambda _: soon(loop, self._done))
         try:
             answer = await asyncio.wrap_future(future)

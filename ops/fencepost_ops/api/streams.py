@@ -11,17 +11,18 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fencepost.ledger import tokens
 from fencepost_ops.api import answers, reads
 from fencepost_ops.api.problems import Problem, again
 from fencepost_ops.api.reads import Key, Page
-from fencepost_ops.api.store import Store
+from fencepost_ops.api.store import PRESENTED, Store
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ class Heads:
         self._most = most
         self._tenants: Counter[str] = Counter()
         self._watched: Counter[Key] = Counter()
+        self._tokens: Counter[str] = Counter()
+        self._over: frozenset[str] = frozenset()
         self._known: dict[Key, tuple[int, bool]] = {}
         self._news = asyncio.Condition()
         self.draining = False
@@ -60,22 +63,30 @@ class Heads:
                 del self._tenants[tenant]
 
     @contextmanager
-    def watched(self, key: Key) -> Iterator[None]:
-        """Look at this run as well."""
+    def watched(self, key: Key, token: str) -> Iterator[None]:
+        """Look at this run as well, as whoever presents this token may."""
         self._watched[key] += 1
+        self._tokens[token] += 1
         try:
             yield
         finally:
+            self._tokens[token] -= 1
+            if not self._tokens[token]:
+                del self._tokens[token]
             self._watched[key] -= 1
             if not self._watched[key]:
                 del self._watched[key]
                 self._known.pop(key, None)
 
-    async def beyond(self, key: Key, seq: int, within_s: float) -> None:
-        """Wait for an event after this number, the run's end, or the drain; no longer than this."""
+    async def beyond(self, key: Key, seq: int, token: str, within_s: float) -> None:
+        """Wait for an event after this number, the end of run or token, or the drain; no longer than this."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), self._news:
-                await self._news.wait_for(lambda: self.draining or self._moved(key, seq))
+                await self._news.wait_for(lambda: self.draining or self.over(token) or self._moved(key, seq))
+
+    def over(self, token: str) -> bool:
+        """Whether this token has been revoked or has expired, as of the last look."""
+        return token in self._over
 
     def _moved(self, key: Key, seq: int) -> bool:
         last, ended = self._known.get(key, (0, False))
@@ -86,22 +97,28 @@ class Heads:
         while True:
             pause = TICK_S
             if wanted := list(self._watched):
+                presented = frozenset(self._tokens)
+                PRESENTED.set(",".join(sorted(presented)))
                 try:
-                    found = await self._store.read(lambda session, of=wanted: reads.heads(session, of))  # type: ignore[misc]
+                    found, living = await self._store.read(
+                        lambda session, of=wanted: (reads.heads(session, of), tokens.living(session))  # type: ignore[misc]
+                    )
                 except Problem:
                     pause = AWAY_S
                 except Exception:  # whoever looks for all of them goes on
                     log.exception("%d streams are not looked for", len(wanted))
                     pause = AWAY_S
                 else:
-                    await self._tell({key: head for key, head in found.items() if key in self._watched})
+                    now = {key: head for key, head in found.items() if key in self._watched}
+                    await self._tell(now, presented - living)
             await asyncio.sleep(pause)
 
-    async def _tell(self, found: dict[Key, tuple[int, bool]]) -> None:
-        if all(self._known.get(key) == head for key, head in found.items()):
+    async def _tell(self, found: dict[Key, tuple[int, bool]], over: frozenset[str]) -> None:
+        if over == self._over and all(self._known.get(key) == head for key, head in found.items()):
             return
         async with self._news:
             self._known.update(found)
+            self._over = over
             self._news.notify_all()
 
     async def drain(self) -> None:
@@ -112,7 +129,7 @@ class Heads:
 
 
 class Stream(Response):
-    """One stream; `still` says, as often as the heart beats, whether its token still counts."""
+    """One stream, for as long as its token counts: one that ended is seen with the next look."""
 
     def __init__(
         self,
@@ -120,19 +137,19 @@ class Stream(Response):
         store: Store,
         key: Key,
         after: int,
+        token: str,
         *,
         heartbeat_s: float,
-        still: Callable[[], Awaitable[bool]],
     ) -> None:
         self.background = None
         self._heads, self._store, self._key = heads, store, key
         self._after = after
         self._heartbeat_s = heartbeat_s
-        self._still = still
+        self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Send until the run has ended, the reader has gone, or this process drains."""
-        with self._heads.admitted(self._key[0]), self._heads.watched(self._key):
+        with self._heads.admitted(self._key[0]), self._heads.watched(self._key, self._token):
             sending = asyncio.ensure_future(self._send(send))
             gone = asyncio.ensure_future(_gone(receive))
             try:
@@ -164,6 +181,9 @@ class Stream(Response):
         yield f"retry: {AGAIN_MS}\n\n".encode()
         checked = time.monotonic()
         while True:
+            if self._heads.over(self._token):
+                yield b"event: revoked\ndata: {}\n\n"
+                return
             page = await self._page()
             if page is not None:
                 for event in page.events:
@@ -176,12 +196,9 @@ class Stream(Response):
                 if more and time.monotonic() - checked < self._heartbeat_s:
                     continue
             if time.monotonic() - checked >= self._heartbeat_s:
-                if not await self._still():
-                    yield b"event: revoked\ndata: {}\n\n"
-                    return
                 checked = time.monotonic()
                 yield b": still here\n\n"
-            await self._heads.beyond(self._key, self._after, self._heartbeat_s)
+            await self._heads.beyond(self._key, self._after, self._token, self._heartbeat_s)
             if self._heads.draining:
                 yield b"event: drain\ndata: {}\n\n"
                 return

@@ -121,7 +121,8 @@ class Pool:
     whoever asks again anyway need not pay a round trip each time. A statement is never re-run by the pool.
     Postgres ends a transaction after `transaction_s` seconds; a session that answers nothing for a fifth
     longer is given up, and its error is `Unreachable` too. So is one of a Postgres that became read-only.
-    `opened` is told of each new session first.
+    `opened` is told of each new session first; `presents` says which tokens whoever takes one presents with
+    it (`guards.tenants`).
 
     After a commit that nobody confirmed, what is read back here may vanish in a switch-over. So the next
     transactions write something too, until one of them is confirmed, and with it all before it (R2).
@@ -136,8 +137,10 @@ class Pool:
         trusted_s: float = 0.0,
         transaction_s: float = TRANSACTION_S,
         opened: Callable[[Connection], None] | None = None,
+        presents: Callable[[], str] | None = None,
     ) -> None:
         own_address(dsn)
+        self._presents = presents
         self._dsn = dsn
         self._trusted_s = trusted_s
         self._answer_s = transaction_s * SILENCE
@@ -175,6 +178,8 @@ class Pool:
             with self._pool.connection() as connection:
                 connection.looks = False
                 with _dropped_if_read_only(connection):
+                    if self._presents is not None:
+                        _present(connection, self._presents())
                     yield connection
                     if connection.looks:
                         doubt = None
@@ -219,6 +224,13 @@ def _dropped_if_read_only(connection: Connection) -> Iterator[None]:
     except psycopg.errors.ReadOnlySqlTransaction:
         connection.close()
         raise
+
+
+def _present(connection: Connection, tokens: str) -> None:
+    """For the session and by itself: no rollback brings back what was presented before."""
+    connection.autocommit = True
+    connection.execute("SELECT set_config('fencepost.tokens', %s, false)", [tokens])
+    connection.autocommit = False
 
 
 def translate(error: psycopg.Error, dsn: str) -> Exception:

@@ -11,8 +11,9 @@ from fencepost.ledger import authority_schema as _authority_schema  # noqa: F401
 from fencepost.ledger.guards import GUARDS, MOVABLE_CLOCK
 from fencepost.ledger.guards.api import SIGNAL
 from fencepost.ledger.guards.epochs import HOLD
+from fencepost.ledger.guards.tenants import TENANTS, TENANTS_GRANTS
 from fencepost.ledger.memory_schema import GROUNDING, MEMORY_GRANTS
-from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE
+from fencepost.ledger.roles import API_GRANTS, CREATE_ROLES, ENQUEUE, GRANTS, REFUSE_INTAKE, SPARING
 from fencepost.ledger.schema import SCHEMA, metadata
 
 
@@ -35,12 +36,15 @@ def statements(*, movable_clock: bool = False) -> list[str]:
     return [
         f"CREATE SCHEMA IF NOT EXISTS {SCHEMA};",
         CREATE_ROLES,
+        SPARING,
         *made,
         *GUARDS,
         *clock,
+        TENANTS,
         *producers,
         GROUNDING,
         GRANTS,
         API_GRANTS,
         MEMORY_GRANTS,
+        TENANTS_GRANTS,
     ]

@@ -12,6 +12,8 @@ from datetime import timedelta
 
 from fencepost import names
 from fencepost.budgets import LIMITS, MAX_WALL_CLOCK, OPTIONAL, Budget
+from fencepost.ledger.guards.tenants import CONFINED
+from fencepost.ledger.schema import SCHEMA, metadata
 from fencepost.runrequest import OF_CALLS, TRACEPARENT
 
 GROUPS = (
@@ -88,6 +90,9 @@ BEGIN
     IF NOT ({names.sql("p_tenant", "tenant")} AND {names.sql("p_principal")}) THEN
         RAISE EXCEPTION 'tenant % or principal % is no name: {names.SPELLING}', p_tenant, p_principal
             USING ERRCODE = 'FP422';
+    END IF;
+    IF {CONFINED} THEN
+        RAISE EXCEPTION 'this session presents no token of tenant %', p_tenant USING ERRCODE = '42501';
     END IF;
     IF starts_with(p_run_key, '{OF_CALLS}') THEN
         RAISE EXCEPTION 'run keys that begin with {OF_CALLS} are those of runs that calls start; use another'
@@ -203,22 +208,43 @@ GRANT UPDATE (revoked_at, revoked_by) ON fencepost.delegations TO fencepost_oper
 GRANT DELETE ON fencepost.withdrawn TO fencepost_operator;
 GRANT INSERT, UPDATE, DELETE ON fencepost.allowances TO fencepost_worker, fencepost_operator;
 """
-API_GRANTS = """
+
+
+def _columns(table: str) -> str:
+    """All columns that can be written: who may update columns only may not LOCK the table."""
+    columns = metadata.tables[f"{SCHEMA}.{table}"].columns
+    return ", ".join(column.name for column in columns if column.computed is None)
+
+
+SPARING = """
+DO $$
+BEGIN
+    -- What any login could fill a disk with. Of large objects only a superuser can take it away.
+    EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database());
+    IF (SELECT rolsuper FROM pg_roles WHERE rolname = current_user) THEN
+        REVOKE EXECUTE ON FUNCTION lo_creat(integer), lo_create(oid), lo_from_bytea(oid, bytea),
+            lo_put(oid, bigint, bytea), lowrite(integer, bytea) FROM PUBLIC;
+    END IF;
+END $$;
+"""
+
+API_GRANTS = f"""
 GRANT USAGE ON SCHEMA fencepost TO fencepost_api;
 GRANT SELECT ON fencepost.runs, fencepost.events, fencepost.calls, fencepost.payloads, fencepost.signals,
-    fencepost.api_tokens, fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
+    fencepost.operations, fencepost.outbox, fencepost.workers, fencepost.dependencies,
     fencepost.allowances, fencepost.epochs, fencepost.policies, fencepost.principals, fencepost.delegations,
     fencepost.withdrawn TO fencepost_api;
 GRANT INSERT ON fencepost.events TO fencepost_api;
 GRANT INSERT (tenant, subject, kind, run, generation, queue, due_at, takeovers, worker, fence, root,
     publish_at, publish_count) ON fencepost.outbox TO fencepost_api;
-GRANT UPDATE ON fencepost.runs, fencepost.calls, fencepost.operations TO fencepost_api;
+GRANT UPDATE ({_columns("runs")}) ON fencepost.runs TO fencepost_api;
+GRANT UPDATE ({_columns("calls")}) ON fencepost.calls TO fencepost_api;
+GRANT UPDATE ({_columns("operations")}) ON fencepost.operations TO fencepost_api;
 GRANT UPDATE (generation, queue, due_at, takeovers, worker, fence, publish_at, publish_count)
     ON fencepost.outbox TO fencepost_api;
 GRANT UPDATE (used_count, used_minor, event, presented_events, limit_count, limit_minor, currency)
     ON fencepost.allowances TO fencepost_api;
 GRANT DELETE ON fencepost.outbox TO fencepost_api;
-GRANT UPDATE (last_used_at) ON fencepost.api_tokens TO fencepost_api;
 GRANT EXECUTE ON FUNCTION fencepost.enqueue_run TO fencepost_api;
 GRANT EXECUTE ON FUNCTION fencepost.signal_run TO fencepost_producer, fencepost_operator, fencepost_api;
 REVOKE SELECT ON fencepost.api_tokens FROM fencepost_worker, fencepost_reader;

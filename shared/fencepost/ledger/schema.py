@@ -124,6 +124,8 @@ runs = Table(
     *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     col("unknowns", Integer, default="0"),
+    # Who asked for it, as Postgres knows it: whose it is to read (`guards.tenants`).
+    col("login", Text, default="session_user"),
     PrimaryKeyConstraint("id", "tenant"),
     named("runs", "tenant", "principal"),
     # Partial only so that a lookup by id is never planned as a walk through this one.

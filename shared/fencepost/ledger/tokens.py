@@ -8,7 +8,6 @@ Each function takes a session in autocommit; psycopg's errors come as they are.
 
 from __future__ import annotations
 
-import hmac
 import json
 import re
 import secrets
@@ -27,7 +26,6 @@ SCOPES: Final = ("runs:write", "runs:read", "runs:cancel", "runs:signal")
 MAX_PRINCIPALS: Final = 100
 MAX_LIFETIME: Final = timedelta(days=3650)
 _FORM: Final = re.compile(r"fpt_([0-9a-f]{16})_[A-Za-z0-9_-]{43}", re.ASCII)
-_NOBODY: Final = "0" * 64  # what is compared with where there is no such token: it is no SHA-256 of ours
 _COLUMNS: Final = (
     "id, tenant, principals, scopes, note, created_at, created_by, login, expires_at, last_used_at,"
     " revoked_at, revoked_by"
@@ -80,17 +78,8 @@ class Presented:
     id: str
     digest: str
 
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A token's row as one request reads it; `over`: it has expired or was revoked; `stale`: its last use
-    is noted as longer ago than a minute.
-    """
-
-    digest: str
-    over: bool
-    stale: bool
-    bearer: Bearer
+    def __str__(self) -> str:
+        return f"{self.id}:{self.digest}"
 
 
 def presented(text: str) -> Presented | None:
@@ -99,38 +88,23 @@ def presented(text: str) -> Presented | None:
     return Presented(match[1], _digest(text)) if match is not None else None
 
 
-def accepted(said: Presented, kept: Kept | None) -> Bearer | None:
-    """Whom to take the presenter for; None for nobody. Takes as long for an unknown id as for a known one."""
-    same = hmac.compare_digest(said.digest, kept.digest if kept is not None else _NOBODY)
-    return kept.bearer if kept is not None and same and not kept.over else None
-
-
 def _digest(text: str) -> str:
     return sha256(b"fencepost.token.v1\0" + text.encode()).hexdigest()
 
 
-def kept(connection: Connection, token: str) -> Kept | None:
-    """The row of this token's id, as it stands now."""
-    row = connection.execute(
-        "SELECT digest, revoked_at IS NOT NULL OR coalesce(expires_at <= fencepost.now(), false),"
-        " coalesce(last_used_at < fencepost.now() - interval '1 min', true),"
-        " id, tenant, principals, scopes FROM fencepost.api_tokens WHERE id = %s",
-        [token],
-    ).fetchone()
+def bearer(connection: Connection, said: Presented) -> Bearer | None:
+    """Whom to take the presenter for, as its row stands now; None for nobody. Notes that it was used."""
+    row = connection.execute("SELECT * FROM fencepost.bearer(%s, %s)", [said.id, said.digest]).fetchone()
     if row is None:
         return None
-    digest, over, stale, name, tenant, principals, scopes = row
-    bearer = Bearer(name, tenant, tuple(json.loads(principals)), frozenset(json.loads(scopes)))
-    return Kept(digest, over, stale, bearer)
+    name, tenant, principals, scopes = row
+    return Bearer(name, tenant, tuple(json.loads(principals)), frozenset(json.loads(scopes)))
 
 
-def used(connection: Connection, token: str) -> None:
-    """Note that it was used, to the minute: a busy one costs an update a minute."""
-    connection.execute(
-        "UPDATE fencepost.api_tokens SET last_used_at = fencepost.now() WHERE id = %s"
-        " AND coalesce(last_used_at < fencepost.now() - interval '1 min', true)",
-        [token],
-    )
+def living(connection: Connection) -> frozenset[str]:
+    """Which of the tokens that this session presents count still, as they are presented."""
+    ((found,),) = connection.execute("SELECT fencepost.living_tokens()").fetchall()
+    return frozenset(found)
 
 
 def make(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from fencepost import names
+from fencepost.ledger.guards.tenants import CONFINED
 
 MAX_SIGNALS: Final = 1000
 """Of one run."""
@@ -38,6 +39,9 @@ BEGIN
     IF length(p_key) > 200 OR length(p_name) > 100 THEN
         RAISE EXCEPTION 'a signal''s key has at most 200 characters, its name 100'
             USING ERRCODE = 'FP422';
+    END IF;
+    IF {CONFINED} THEN
+        RAISE EXCEPTION 'there is no run %', p_run USING ERRCODE = 'FP404';
     END IF;
     IF jsonb_path_exists(p_body, 'strict $.**{{64}} ? (@.type() == "object" || @.type() == "array")') THEN
         RAISE EXCEPTION 'a signal''s body is nested at most 64 levels deep' USING ERRCODE = 'FP422';

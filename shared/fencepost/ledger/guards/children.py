@@ -29,7 +29,7 @@ BEGIN
     -- An event beyond its run's head is one of this transaction: each starts its run once.
     FOR v_run IN
         SELECT r.tenant, (e.body ->> 'child')::uuid AS id, r.id AS parent, c.id AS call, r.principal,
-            coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.request,
+            coalesce(r.root, r.id) AS root, r.depth + 1 AS depth, r.traceparent, r.login, r.request,
             c.arguments::jsonb AS input, e.recorded_at AS at, e.body::jsonb AS said,
             (e.body ->> 'deadline')::timestamptz AS deadline, r.deadline AS last,
             c.compensates IS NOT NULL AS offsets, c.effect = 'read' AS reads,
@@ -46,7 +46,7 @@ BEGIN
                 USING ERRCODE = 'FP001';
         END IF;
         INSERT INTO fencepost.runs (tenant, id, run_key, planner, planner_version, principal, request,
-            on_stop, created_at, deadline, ready_at, root, parent, parent_call, depth, traceparent)
+            on_stop, created_at, deadline, ready_at, root, parent, parent_call, depth, traceparent, login)
         VALUES (v_run.tenant, v_run.id, '@OF_CALLS@' || v_run.call, v_run.said ->> 'planner',
             (v_run.said ->> 'version')::integer, v_run.principal,
             jsonb_build_object('planner', v_run.said -> 'planner', 'version', v_run.said -> 'version',
@@ -62,7 +62,7 @@ BEGIN
                 'reads', (v_run.reads OR v_run.said ->> 'reads' = 'true'
                     OR (v_run.request ->> 'reads' = 'true' AND NOT v_run.offsets)) IS TRUE),
             v_run.said ->> 'on_stop', v_run.at, v_run.deadline, v_run.at, v_run.root, v_run.parent,
-            v_run.call, v_run.depth, v_run.traceparent);
+            v_run.call, v_run.depth, v_run.traceparent, v_run.login);
         INSERT INTO fencepost.outbox (tenant, subject, kind, run, generation, queue, due_at, publish_at, root)
         VALUES (v_run.tenant, v_run.id, 'run', v_run.id, 1, 'planner', v_run.at, v_run.at, v_run.root);
         v_made := v_made + 1;

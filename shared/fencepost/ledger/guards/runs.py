@@ -15,11 +15,11 @@ _OF_MODELS = words(
 _UNCHANGING = f"""
         IF (NEW.tenant, NEW.id, NEW.run_key, NEW.planner, NEW.principal, NEW.request,
             NEW.on_stop, NEW.created_at, NEW.deadline, NEW.root, NEW.parent, NEW.parent_call, NEW.depth,
-            NEW.traceparent)
+            NEW.traceparent, NEW.login)
            IS DISTINCT FROM
            (OLD.tenant, OLD.id, OLD.run_key, OLD.planner, OLD.principal, OLD.request,
             OLD.on_stop, OLD.created_at, OLD.deadline, OLD.root, OLD.parent, OLD.parent_call, OLD.depth,
-            OLD.traceparent) THEN
+            OLD.traceparent, OLD.login) THEN
             RAISE EXCEPTION 'run %: its request does not change', NEW.id USING ERRCODE = 'FP001';
         END IF;
         IF NEW.seq = OLD.seq THEN
