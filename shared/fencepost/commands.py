@@ -51,6 +51,7 @@ __all__ = [
     "DRAINED",
     "LEAVE",
     "OFFSET",
+    "RELEASE",
     "Answer",
     "Ask",
     "Broken",
@@ -297,6 +298,7 @@ OFFSET: Final = "OFFSET"
 LEAVE: Final = "LEAVE"
 COMPENSATE: Final = "COMPENSATE"
 CONFIRM: Final = "CONFIRM"
+RELEASE: Final = "RELEASE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,7 +308,8 @@ class DecideRepair(Command):
     `decision` is SUCCEEDED (it happened; `receipt` says how that is known), FAILED (it did not; refused
     before the call's last request can no longer land), UNKNOWN (ask again) or ACCEPTED_UNKNOWN (will never be
     known). Two are for an effect that a stopped run was to offset and did not: OFFSET has its compensation
-    planned once more, where its key is free for that; LEAVE accepts that it stays. COMPENSATE is SUCCEEDED,
+    planned once more, where its key is free for that; LEAVE accepts that it stays. RELEASE is of a call that
+    FAILED: its key, which the contract does not release, may be used again. COMPENSATE is SUCCEEDED,
     and the effect is to be offset whatever the run was to do when it stops; it stops a run that goes on.
 
     With `confirm_within` the decision on a call that needs repair is only asked for: CONFIRM decides it, by

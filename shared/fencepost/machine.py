@@ -7,7 +7,8 @@ to a subject, and when: it is computed under the locks and never carried by a ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -174,6 +175,8 @@ def _counts(run: Run, old: Call, new: Call, fact: Fact) -> Changes:
     beside: Changes = fruit | ({"detached": run.detached + waited} if waited else {})
     if (unknowns := _unknowns(run, old, new, fact)) != run.unknowns:
         beside["unknowns"] = unknowns
+    if run.owed is not None and (fact.data.get("offset") == "left" or old.state != new.state):
+        beside["owed"] = _owed(call for call in json.loads(run.owed) if call != str(new.id))
     if old.state == new.state:
         return beside
     opened = (new.state not in CALL_ENDS) - (old.state not in CALL_ENDS)
@@ -200,6 +203,11 @@ def _unknowns(run: Run, old: Call, new: Call, fact: Fact) -> int:
     if new.state == C.ACCEPTED_UNKNOWN:
         return run.unknowns + (fact.event.version >= COUNTED_FROM)
     return max(0, run.unknowns - 1)  # one of the first versions was not counted
+
+
+def _owed(calls: Iterable[str]) -> str | None:
+    """The effects that a stopped run owes, as they are kept; None for none."""
+    return json.dumps(sorted(calls)) if (calls := list(calls)) else None
 
 
 def _own_effect(call: Call) -> int:
@@ -285,7 +293,8 @@ def _stopping(_run: Run, fact: Fact) -> Changes:
 
 
 def _compensating(_run: Run, fact: Fact) -> Changes:
-    return {"status": R.COMPENSATING, "owner": None, "fence": fact["fence"], "ready_at": fact.at}
+    again = {"status": R.COMPENSATING, "owner": None, "fence": fact["fence"], "ready_at": fact.at}
+    return again | {"owed": None}
 
 
 def _restored(_run: Run, fact: Fact) -> Changes:
@@ -293,7 +302,8 @@ def _restored(_run: Run, fact: Fact) -> Changes:
 
 
 def _stopped(_run: Run, fact: Fact) -> Changes:
-    return {"status": R.STOPPED, "owner": None, "fence": fact["fence"]}
+    owed = _owed(left["call"] for left in fact.data.get("not_offset", ()) if left.get("owed"))
+    return {"status": R.STOPPED, "owner": None, "fence": fact["fence"], "owed": owed}
 
 
 _RUN_RULES: Mapping[EventType, Callable[[Run, Fact], Changes]] = {

@@ -190,15 +190,28 @@ def _settled(_call: Call, fact: Fact) -> Changes:
             "lookup": None,
         }
         return changes | again
+    if fact.event.type == E.REPAIR_DECIDED:  # why the machine could not tell is the history's now
+        changes |= {"error": _SAID[to]}
     if to == C.SUCCEEDED:
-        changes |= fact.kept("receipt", "result", "preview")
+        changes |= fact.kept("receipt", "result", "preview") | {"error": None}
         if fact.data.get("compensate"):
             changes |= {"offset_asked": fact.event.seq}
     return changes | {"doubt": False, "proof": fact.event.id}
 
 
+_SAID: Mapping[CallState, str | None] = {
+    C.SUCCEEDED: None,
+    C.FAILED: "a person decided that it did not happen",
+    C.ACCEPTED_UNKNOWN: "a person decided that it will never be known whether it happened",
+}
+
+
 def _decided(call: Call, fact: Fact) -> Changes:
-    """A person's word: on a call that needs repair, or on an effect that a stopped run did not offset."""
+    """A person's word: on a call that needs repair, on an effect that a stopped run did not offset, or on the
+    key of a call that failed.
+    """
+    if fact.data.get("release"):
+        return {"fence": fact["fence"], "owner": None}
     if (word := fact.data.get("offset")) is None:
         return _settled(call, fact)
     column = "offset_asked" if word == "again" else "offset_left"

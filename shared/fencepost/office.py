@@ -37,6 +37,7 @@ DECISIONS: Final = (
     commands.LEAVE,
     commands.COMPENSATE,
     commands.CONFIRM,
+    commands.RELEASE,
 )
 
 _CALLS: Final = "SELECT id, tenant, run, state FROM fencepost.calls WHERE id = ANY(%s)"
@@ -112,7 +113,7 @@ class Office:
         self._confirm_within = confirm_within
         self._dsn = dsn
         known = Known(
-            tool=lambda _name, _version: None,
+            tool=lambda name, version: app.registry.get((name, version)) if app is not None else None,
             planner=lambda _name, _version: False,
             authority=app.authority if app is not None else Nobody(),
             engines=Engines() if app is None or app.governed else None,

@@ -97,8 +97,8 @@ def admit(
         return _completed(operation, meaning)
     if operation.status == S.FAILED:
         repeat = contract.repeat
-        released = isinstance(repeat, Dedupes) and repeat.first_failure == FirstFailure.RELEASED
-        return (Rule.OWN, "") if released else (Rule.REJECT, "key_failed_before")
+        forgotten = isinstance(repeat, Dedupes) and repeat.first_failure == FirstFailure.RELEASED
+        return (Rule.OWN, "") if forgotten else (Rule.REJECT, f"key_failed_before: {operation.call}")
     return Rule.REJECT, f"key_{operation.status}"
 
 
@@ -190,6 +190,11 @@ def let_go(resource: Operation, call: Call, *, answered: bool) -> Operation:
         return amended(resource, status=S.OPEN, doubt=call.doubt)
     quiet = call.quiet_at if call.quiet_at and call.quiet_at < NEVER else call.in_flight_until
     return amended(resource, status=S.RELEASED, doubt=False, expires_at=None if answered else quiet)
+
+
+def released(operation: Operation) -> Operation:
+    """The key of a call that FAILED, free again by a person's word."""
+    return amended(operation, status=S.RELEASED)
 
 
 def offset(operation: Operation, compensation: Call) -> Operation:

@@ -95,7 +95,8 @@ class Persons(ABC):
         ACCEPTED_UNKNOWN; COMPENSATE is SUCCEEDED, and has the effect offset even if its run goes on (it is
         stopped) or was to leave its effects; of an effect that a stopped run did not offset, OFFSET (its
         compensation is made once more, under its own key) or LEAVE (it stays, and is not told as unresolved
-        any more). `seen` is the call's version it was made on, and refuses it if the call has changed since.
+        any more); of a call that FAILED, RELEASE: its key may be used again. `seen` is the call's version it
+        was made on, and refuses it if the call has changed since.
         FencepostError, saying why, if that cannot be decided now, filed evidence against it included; an
         operator's login.
 

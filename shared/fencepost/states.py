@@ -175,6 +175,10 @@ CALL_TABLE = _moves(
     ("NEEDS_REPAIR", "NEEDS_REPAIR", "RepairProposed"),
     # An effect that a stopped run did not offset: a person has that tried once more, or leaves it as it is.
     ("SUCCEEDED", "SUCCEEDED", "RepairDecided"),
+    # What nobody would ever know came to light, as in an audit.
+    ("ACCEPTED_UNKNOWN", "SUCCEEDED", "RepairDecided"),
+    # It is proved to have had no effect: a person has its key used again.
+    ("FAILED", "FAILED", "RepairDecided"),
 )
 
 RUN_TABLE = _moves(
@@ -209,6 +213,8 @@ CALL_HOPS: Hops = _hops(
     ("cancel", "AWAITING_APPROVAL INTENT_RECORDED", "CANCELLED"),
     ("repair", "NEEDS_REPAIR", "NEEDS_REPAIR SUCCEEDED FAILED UNKNOWN ACCEPTED_UNKNOWN"),
     ("repair", "SUCCEEDED", "SUCCEEDED"),
+    ("repair", "FAILED", "FAILED"),
+    ("repair", "ACCEPTED_UNKNOWN", "SUCCEEDED"),
     ("evidence", "AWAITING_APPROVAL INTENT_RECORDED", "NEEDS_REPAIR"),
     ("evidence", "FAILED CANCELLED REJECTED ACCEPTED_UNKNOWN SUCCEEDED", "NEEDS_REPAIR"),
     ("recover", "AWAITING_APPROVAL INTENT_RECORDED DISPATCHING UNKNOWN", "UNKNOWN"),

@@ -34,7 +34,8 @@ class Run:
     none of the three and depth 0), `below` what its children may use and have used; `markers`: the patches it
     has met; `traceparent`: the trace its producer asked from; `written`: the newest version of its events,
     which a process has to know to take it on; `unknowns`: effects of which persons accepted that nobody
-    knows, its own and those of runs below it that have ended.
+    knows, its own and those of runs below it that have ended;
+    `owed`: effects (a JSON list of its calls) that it was to offset and did not although something could.
     """
 
     tenant: str
@@ -86,6 +87,7 @@ class Run:
     outages: int = 0
     written: int = 1
     unknowns: int = 0
+    owed: str | None = None
 
     @property
     def offsets(self) -> bool:

@@ -183,7 +183,11 @@ class CallTarget:
         if kind == EventType.RESULT_REUSED:
             change |= {"reused": True}
         elif via == "repair" and self.column("state") == to:
-            change |= {"offset_left": seq} if to == "SUCCEEDED" else {"proposed": "{}"}
+            said: dict[str, Change] = {
+                "SUCCEEDED": {"offset_left": seq},
+                "NEEDS_REPAIR": {"proposed": "{}"},
+            }
+            change |= said.get(to, {})
         elif to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
             change |= {"proof": identity}
         return self.update(via, change | columns, role)
@@ -215,7 +219,7 @@ def honest(via: str, source: str, to: str) -> Proof:
         return EventType.REPAIR_DECIDED, {"body": {"to": to}}
     if to in {"SUCCEEDED", "FAILED", "ACCEPTED_UNKNOWN"}:
         if via == "repair":
-            return EventType.REPAIR_DECIDED, {"body": {"to": to}}
+            return EventType.REPAIR_DECIDED, {"body": {"to": to, "release": source == to == "FAILED"}}
         if source == "INTENT_RECORDED":
             return EventType.RESULT_REUSED, {"body": {"meaning": "m"}}
         if via == "term" and source == "DISPATCHING":

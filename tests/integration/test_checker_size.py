@@ -74,6 +74,7 @@ def test_memory_does_not_grow_with_runs(
         kept[-1] = max(kept[-1], tracemalloc.get_traced_memory()[0])
         told.append((runs, events))
 
+    report = None
     for runs in (4 * GROUP, 12 * GROUP):
         for _ in range(runs):
             done(bench, bench.order())
@@ -82,6 +83,7 @@ def test_memory_does_not_grow_with_runs(
         report = check(reader, None, settled=False, group=GROUP, progress=far)
         tracemalloc.stop()
         assert report.ok, report.violated
+    assert report is not None
     assert told[-1] == (report.totals.runs, report.totals.events)
     assert report.totals.runs >= 16 * GROUP
     assert kept[1] < kept[0] + 64 * 1024, "of four times as many runs"

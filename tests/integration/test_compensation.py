@@ -106,7 +106,13 @@ def test_the_failure_of_one_compensation_does_not_stop_the_others(bench: Bench) 
     assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
     told = end(bench, run)
     assert told["offset"] == [str(first)]
-    left = {"call": str(second), "tool": "wallet.debit", "why": "compensation failed", "again": True}
+    left = {
+        "call": str(second),
+        "tool": "wallet.debit",
+        "why": "compensation failed: no money",
+        "again": True,
+        "owed": True,
+    }
     assert told["not_offset"] == [left]
     assert told["effects"] == 1
 
@@ -212,8 +218,9 @@ def test_a_compensation_is_authorised_like_any_call(bench: Bench) -> None:
     assert end(bench, run)["not_offset"][0] == {
         "call": str(call),
         "tool": "wallet.debit",
-        "why": "compensation rejected",
+        "why": "compensation rejected: not authorised (policy_denied): the gate is closed",
         "again": True,
+        "owed": True,
     }
 
 
@@ -303,7 +310,7 @@ def test_a_compensator_that_dies_is_replaced_and_five_in_a_row_end_the_run_with_
 ) -> None:
     run, (call,) = effects(bench, "wallet.debit")
     assert killed_at(bench, run, call) == [call] * 5
-    left = {"call": str(call), "tool": "wallet.debit", "why": GIVEN_UP, "again": True}
+    left = {"call": str(call), "tool": "wallet.debit", "why": GIVEN_UP, "again": True, "owed": True}
     assert (bench.status(run), end(bench, run)["not_offset"]) == ("STOPPED", [left])
     (found,) = flagged(bench, run)
     assert (found.run, found.call, found.why) == (run, call, GIVEN_UP)

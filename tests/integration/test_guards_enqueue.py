@@ -140,3 +140,16 @@ def test_a_version_counts_from_one(module_bench: Bench, version: int) -> None:
     statement = "SELECT fencepost.enqueue_run(%s, 'version', 'p', %s, 'svc', '1', '1 h')"
     with pytest.raises(psycopg.Error, match="version is a whole number from 1 on"):
         module_bench.producer.execute(statement, [TENANT, version])
+
+
+def test_a_newer_planner_takes_nothing_from_what_an_older_one_was_given(module_bench: Bench) -> None:
+    statement = "SELECT run, created FROM fencepost.enqueue_run('shop', 'kept', 'p', %s, 'svc', %s, '1 h')"
+    with psycopg.connect(module_bench.database.dsns["producer"], autocommit=True) as producer:
+        first = producer.execute(statement, [1, '{"order": 1}']).fetchone()
+        again = producer.execute(statement, [2, '{"order": 1}']).fetchone()
+        assert first is not None
+        assert again == (first[0], False)
+        with pytest.raises(psycopg.Error) as other:
+            producer.execute(statement, [2, '{"order": 2}'])
+    assert other.value.sqlstate == "FP409"
+    assert module_bench.run(first[0]).planner_version == 1

@@ -1,5 +1,6 @@
 """Effects that a stopped run did not offset: flagged until a person has them offset, or leaves them."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
@@ -8,6 +9,9 @@ import psycopg
 import pytest
 
 from fencepost import commands as c
+from fencepost import machine
+from fencepost.ledger import listings
+from fencepost.ledger.connect import connect
 from fencepost.outcomes import Applied, Refused, Unsure
 from tests.integration.guards_bench import OPERATOR, OWNER, WORKER, CallTarget, attack
 from tests.integration.ledger_bench import Bench, Fields
@@ -20,6 +24,23 @@ NOT_FORGOTTEN = (
     "its compensation failed, and the downstream is not known to forget a failure under its key: "
     "settle it there, then accept that the effect stays"
 )
+
+
+WHY = {
+    "FAILED": "compensation failed: no money",
+    "REJECTED": "compensation rejected: not authorised (policy_denied): the gate is closed",
+}
+
+
+def owed(bench: Bench, run: UUID) -> list[str]:
+    """What the run itself says that it owes."""
+    with connect(bench.database.dsns["reader"], "look", autocommit=True) as reader:
+        listed = {info.run_id: info.owed for info in listings.list_runs(reader, owed=True, limit=10_000)}
+        stuck = {info.run_id for info in listings.list_runs(reader, stuck=True, limit=10_000)}
+    found: list[str] = json.loads(bench.run(run).owed or "[]")
+    assert listed.get(run, 0) == len(found)
+    assert not found or run in stuck
+    return found
 
 
 def left(bench: Bench, how: str = "FAILED", tool: str = "wallet.debit") -> tuple[UUID, UUID, UUID]:
@@ -43,9 +64,11 @@ def left(bench: Bench, how: str = "FAILED", tool: str = "wallet.debit") -> tuple
 def test_a_compensation_that_came_to_nothing_is_made_again_under_its_key(bench: Bench, how: str) -> None:
     run, call, undo = left(bench, how)
     (found,) = flagged(bench, run)
-    assert (found.call, found.again, found.why) == (call, True, f"compensation {how.lower()}")
+    assert (found.call, found.again, found.why) == (call, True, WHY[how])
+    assert found.owed
+    assert owed(bench, run) == [str(call)]
     assert bench.repair(call, c.OFFSET) == c.Done("SUCCEEDED")
-    assert (bench.status(run), flagged(bench, run)) == ("COMPENSATING", [])
+    assert (bench.status(run), flagged(bench, run), owed(bench, run)) == ("COMPENSATING", [], [])
     decided = bench.events(run)[-2]
     assert (decided.type, decided.call, decided.principal) == ("RepairDecided", call, "ann")
     assert (decided.data["offset"], decided.data["reason"]) == ("again", "looked")
@@ -189,6 +212,7 @@ def test_what_is_left_stays_left_when_its_run_is_opened_for_another(bench: Bench
     bench.succeed(run, undo)
     assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
     assert (end(bench, run)["offset"], flagged(bench, run)) == ([str(first)], [])
+    assert owed(bench, run) == []
 
 
 def test_nobody_leaves_what_is_no_effect_of_a_stopped_run(bench: Bench) -> None:
@@ -306,3 +330,34 @@ def test_an_effect_that_comes_back_into_doubt_while_it_is_offset_settles_as_both
     key = bench.operation(call)
     assert (key.status, key.doubt) == ("compensated" if undone else "completed", False)
     assert key.receipt == "r-2"
+
+
+def test_what_is_owed_ends_with_a_persons_word(bench: Bench) -> None:
+    run, call, _ = left(bench)
+    assert owed(bench, run) == [str(call)]
+    assert bench.repair(call, c.LEAVE) == c.Done("SUCCEEDED")
+    assert owed(bench, run) == []
+
+
+def test_what_nothing_can_offset_is_owed_by_nobody(bench: Bench) -> None:
+    run, (call,) = effects(bench, "mail.send")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    (found,) = flagged(bench, run)
+    assert (found.call, found.why, found.owed) == (call, "irreversible", False)
+    assert owed(bench, run) == []
+
+
+@pytest.mark.parametrize("wrong", [None, "[]", '["01a22f98-a027-7e44-be08-f27466b783cf"]'])
+def test_postgres_takes_no_run_that_says_otherwise_what_it_owes(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, wrong: str | None
+) -> None:
+    run, (call,) = effects(bench, "wallet.debit")
+    _, undo = bench.offset(run)
+    send, term = bench.dispatch(run, undo)
+    bench.record(send, term, REFUSED)
+    with monkeypatch.context() as lying:
+        lying.setattr(machine, "_owed", lambda _calls: wrong)
+        answer = bench.one(bench.claim_stopped(run))
+    assert "what it owes comes with the event that says so" in getattr(answer, "why", "")
+    assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+    assert owed(bench, run) == [str(call)]

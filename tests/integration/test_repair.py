@@ -1,16 +1,20 @@
 """What only a person can settle, when they may, and what follows from it."""
 
 from contextlib import closing
+from datetime import timedelta
 from uuid import UUID, uuid4
 
+import psycopg
 import pytest
 
 from fencepost import commands as c
 from fencepost.clock import NEVER, rfc3339
+from fencepost.decide.offices import ASK_AGAIN_FOR
 from fencepost.ledger.connect import Pool
 from fencepost.office import Office, Repair
-from fencepost.outcomes import Applied, Unsure
+from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.recovery import Answer
+from fencepost_ops.checker import check
 from tests.integration.ledger_bench import Bench, Fields
 
 LOST = Unsure("timeout", "the answer was lost")
@@ -59,6 +63,23 @@ def test_it_happened(bench: Bench) -> None:
     assert (decided.principal, decided.data["reason"]) == ("ann", "looked")
     assert bench.operation(call).status == "completed"
     assert bench.finish(run) == c.Done("COMPLETED")
+
+
+@pytest.mark.parametrize(
+    ("decision", "receipt", "says"),
+    [
+        ("SUCCEEDED", "mail-7", None),
+        ("FAILED", None, "a person decided that it did not happen"),
+        ("ACCEPTED_UNKNOWN", None, "a person decided that it will never be known whether it happened"),
+    ],
+)
+def test_after_a_persons_word_nobody_blames_the_machine(
+    bench: Bench, decision: str, receipt: str | None, says: str | None
+) -> None:
+    _, call = unknowable(bench)
+    assert bench.call(call).error is not None
+    bench.repair(call, decision, receipt)
+    assert bench.call(call).error == says
 
 
 def test_that_it_happened_has_to_be_known_from_something(bench: Bench) -> None:
@@ -212,7 +233,10 @@ def test_of_several_decisions_on_one_call_each_has_its_own_outcome(bench: Bench)
         told = list(office.repair(Repair(one, decision, "ann", "looked") for one, decision in said))
     assert [outcome.state for outcome in told] == ["ACCEPTED_UNKNOWN", None, None, "FAILED"]
     assert "there is no call" in str(told[1].why)
-    assert told[2].why == "the call is ACCEPTED_UNKNOWN; only a call in NEEDS_REPAIR can be repaired"
+    assert told[2].why == (
+        "the call is ACCEPTED_UNKNOWN; only a call in NEEDS_REPAIR can be repaired, and of this one only be "
+        "said that it happened after all, with its receipt"
+    )
 
 
 def test_what_is_found_after_the_run_stopped_waits_for_a_person_and_is_then_offset(bench: Bench) -> None:
@@ -245,3 +269,86 @@ def test_a_run_past_its_deadline_stops_although_a_call_waits_for_a_person(bench:
     assert bench.run(run).stop_reason == "deadline_exceeded"
     assert bench.repair(call, "SUCCEEDED", "mail-7") == c.Done("SUCCEEDED")
     assert bench.one(bench.claim_stopped(run)) == c.Done("STOPPED")
+
+
+def refused(bench: Bench) -> tuple[UUID, UUID, str]:
+    """A call that FAILED for a wrong password, of a tool whose contract does not release its key."""
+    order, run = bench.order(), bench.start()
+    call = bench.debit(run, order, "mail.send")
+    send, term = bench.dispatch(run, call)
+    assert bench.record(send, term, Refused("http_401", "wrong password", retryable=False)) == c.Done(
+        "FAILED"
+    )
+    return run, call, order
+
+
+def test_an_operator_releases_the_key_of_a_failure_that_is_mended(bench: Bench) -> None:
+    run, call, order = refused(bench)
+    second = bench.start()
+    assert bench.state(bench.debit(second, order, "mail.send")) == "REJECTED"
+    before = bench.call(call)
+    assert bench.repair(call, c.RELEASE) == c.Done("FAILED")
+    decided, after = bench.events(run)[-1], bench.call(call)
+    assert (decided.type, decided.principal, decided.data["reason"]) == ("RepairDecided", "ann", "looked")
+    assert (after.state, after.proof, after.error) == ("FAILED", before.proof, before.error)
+    assert bench.status(run) == "STOPPED"
+    assert bench.operation(call).status == "released"
+    assert isinstance(bench.repair(call, c.RELEASE), c.Denied), "it is free already"
+    third = bench.start()
+    again = bench.debit(third, order, "mail.send")
+    assert bench.call(again).operation == bench.call(call).operation
+    bench.succeed(third, again)
+    assert bench.operation(again).status == "completed"
+    assert isinstance(bench.repair(call, c.RELEASE), c.Denied), "another call has it now"
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        assert check(reader, None, settled=False).violated == []
+
+
+@pytest.mark.parametrize("state", ["SUCCEEDED", "UNKNOWN", "NEEDS_REPAIR"])
+def test_only_a_proved_failure_is_released(bench: Bench, state: str) -> None:
+    if state == "NEEDS_REPAIR":
+        _, call = unknowable(bench)
+    else:
+        run = bench.start()
+        call = bench.debit(run, bench.order())
+        send, term = bench.dispatch(run, call)
+        bench.record(send, term, LOST if state == "UNKNOWN" else Applied('{"id": "r-1"}', "r-1"))
+    assert bench.state(call) == state
+    status = bench.operation(call).status
+    assert isinstance(bench.repair(call, c.RELEASE), c.Denied)
+    assert bench.operation(call).status == status
+
+
+def test_postgres_frees_no_failed_key_without_a_persons_word(bench: Bench) -> None:
+    _, call, _ = refused(bench)
+    with pytest.raises(psycopg.errors.Error, match="it is not released"), bench.owner.transaction():
+        bench.owner.execute(
+            "UPDATE fencepost.operations SET status = 'released' WHERE key = %s", [bench.call(call).operation]
+        )
+
+
+def test_what_was_accepted_as_unknown_is_corrected_once_it_comes_to_light(bench: Bench) -> None:
+    run, call = unknowable(bench)
+    assert bench.repair(call, "ACCEPTED_UNKNOWN") == c.Done("ACCEPTED_UNKNOWN")
+    assert (bench.run(run).unknowns, bench.run(run).effects) == (1, 0)
+    for no in ("FAILED", "UNKNOWN"):
+        assert isinstance(bench.repair(call, no), c.Denied)
+    assert bench.repair(call, "SUCCEEDED", "mail-7") == c.Done("SUCCEEDED")
+    assert (bench.run(run).unknowns, bench.run(run).effects) == (0, 1)
+    assert (bench.call(call).receipt, bench.operation(call).status) == ("mail-7", "completed")
+    with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
+        assert check(reader, None, settled=False).violated == []
+
+
+def test_it_is_asked_again_for_as_long_as_its_tool_says(bench: Bench) -> None:
+    for knows in (True, False):
+        _, call = unanswered(bench)
+        spec = bench.app.registry[bench.call(call).tool, bench.call(call).tool_version].dependency
+        with closing(Pool(bench.database.dsns["operator"], "office", 1)) as pool:
+            office = Office(pool, "", lambda: None, app=bench.app if knows else None)
+            (done,) = office.repair([Repair(call, "UNKNOWN", "ann", "looked")])
+        assert done.state == "UNKNOWN"
+        until, now = bench.call(call).reconcile_until, bench.now()
+        assert until is not None
+        for_so_long = spec.reconcile_for if knows else ASK_AGAIN_FOR
+        assert abs((until - now) - for_so_long) < timedelta(seconds=5)

@@ -145,7 +145,7 @@ def test_the_command_line_compensates(bench: Bench, no_settings: None) -> None:
     assert any(way.endswith("--compensate --receipt RECEIPT") for way in listed["next"])
     assert "go together" in shell.refused(2, "repair", str(call), "--compensate", *reason)
     told = shell.ok("repair", str(call), "--compensate", "--receipt", "d-9", *reason)
-    assert told == f"call {call} is SUCCEEDED; its effect is to be offset\n"
+    assert told == f"call {call} is SUCCEEDED; its effect is to be offset; see fencepost show {run}\n"
     assert bench.status(run) == "COMPENSATING"
 
 

@@ -123,8 +123,8 @@ def test_other_arguments_are_rejected(status: str) -> None:
     ("contract", "expected"),
     [
         (RELEASED, (Rule.OWN, "")),
-        (REPLAYED, (Rule.REJECT, "key_failed_before")),
-        (NOTHING, (Rule.REJECT, "key_failed_before")),
+        (REPLAYED, (Rule.REJECT, f"key_failed_before: {UUID(int=1)}")),
+        (NOTHING, (Rule.REJECT, f"key_failed_before: {UUID(int=1)}")),
     ],
 )
 def test_a_failed_key_is_free_again_only_if_the_contract_says_so(

@@ -58,9 +58,13 @@ def test_open_and_ended_states_divide_those_at_rest() -> None:
 
 def test_a_call_that_has_ended_moves_only_to_repair_and_only_on_evidence() -> None:
     leaving = {(via, t) for via, s, t in CALL_MOVES if s in CALL_ENDS and t != s}
-    assert leaving == {("evidence", "NEEDS_REPAIR")}
+    assert leaving == {("evidence", "NEEDS_REPAIR"), ("repair", "SUCCEEDED")}
+    assert {(s, t) for via, s, t in CALL_MOVES if via == "repair" and s in CALL_ENDS and t != s} == {
+        ("ACCEPTED_UNKNOWN", "SUCCEEDED")
+    }, "what came to light"
     assert {m for m in CALL_MOVES if m[1] in CALL_ENDS and m[1] == m[2]} == {
-        ("repair", "SUCCEEDED", "SUCCEEDED")
+        ("repair", "SUCCEEDED", "SUCCEEDED"),
+        ("repair", "FAILED", "FAILED"),
     }
 
 

@@ -51,6 +51,7 @@ class RunSummaryModel(_Answer):
     awaiting_approval: int
     awaiting_repair: int
     effects: int = Field(description="its own committed effects that were not offset")
+    owed: int = Field(description="of those it was to offset and did not, although something could")
     tainted: bool
     last_event: int
     parent: UUID | None
@@ -144,6 +145,7 @@ def summary(run: Run) -> dict[str, Any]:
         "awaiting_approval": run.awaiting,
         "awaiting_repair": run.repairs,
         "effects": run.effects,
+        "owed": run.owed,
         "tainted": run.tainted,
         "last_event": run.seq,
         "parent": _text(run.parent),

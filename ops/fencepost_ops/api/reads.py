@@ -18,7 +18,8 @@ Key = tuple[str, UUID]
 _COLUMNS: Final = """
 r.id, r.run_key, r.planner, r.planner_version, r.principal, r.status, r.stop_reason, r.stop_detail,
 r.created_at, r.deadline, r.turn, r.requests, r.calls, r.attempts, r.tokens, r.cost, r.open, r.awaiting,
-r.repairs, r.effects, r.tainted IS NOT NULL, r.seq, r.parent, r.root, r.traceparent, r.result
+r.repairs, r.effects, r.tainted IS NOT NULL, r.seq, r.parent, r.root, r.traceparent,
+coalesce(json_array_length(r.owed::json), 0), r.result
 """
 _RUN: Final = f"""
 SELECT {_COLUMNS}, p.data FROM fencepost.runs r
@@ -69,6 +70,7 @@ class Run:
     parent: UUID | None
     root: UUID | None
     traceparent: str | None
+    owed: int
     digest: str | None
     result_text: str | None = None
 

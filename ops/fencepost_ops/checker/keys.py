@@ -23,7 +23,8 @@ _OFFSET: Final = frozenset({O.COMPENSATING, O.COMPENSATED})
 _MAY_BE: Final = {
     C.SUCCEEDED: frozenset({O.COMPLETED}) | _OFFSET,
     # What was offset stays so, also when its effect is found not to have happened after all.
-    C.FAILED: frozenset({O.FAILED, O.COMPENSATED}),
+    # By a person's word the key of one that failed is free.
+    C.FAILED: frozenset({O.FAILED, O.RELEASED, O.COMPENSATED}),
     C.ACCEPTED_UNKNOWN: frozenset({O.UNKNOWN, O.COMPENSATED}),
     C.REJECTED: frozenset({O.RELEASED, O.COMPENSATED}),
     C.CANCELLED: frozenset({O.RELEASED, O.COMPENSATED}),

@@ -139,7 +139,9 @@ def after_end(story: RunStory, event: EventRow, body: dict[str, Any]) -> Iterato
             yield at(event, f"it came after the run had ended with event {story.ended}")
             return
     # On an effect that a stopped run did not offset a person has a word: again, or left.
-    word = event.type == "RepairDecided" and "offset" in body
+    word = event.type == "RepairDecided" and ("offset" in body or "release" in body)
+    found = event.type == "RepairDecided" and call is not None and call.state == C.ACCEPTED_UNKNOWN
+    word = word or (found and body.get("to") == C.SUCCEEDED)
     if call is not None and call.state in ENDED and event.type not in _AFTER_CALL_END and not word:
         yield at(event, f"{call.named} had already ended {call.state}")
 

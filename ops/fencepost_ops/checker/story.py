@@ -390,6 +390,8 @@ def _moved(call: CallStory, event: EventRow, body: dict[str, Any]) -> None:
         call.state = C.FAILED if body.get("final") else C.INTENT_RECORDED
     elif kind == "ApprovalDecided":
         call.state = body.get("to", call.state)
+    elif kind == "RepairDecided" and "release" in body:
+        return  # of its key, not of whether it happened
     elif kind in ("ToolEffectReconciled", "RepairDecided", "ChildRunSettled"):
         call.state = body.get("to", call.state)
         call.absent_end = kind == "ToolEffectReconciled" and call.state == C.FAILED and call.proved_absent

@@ -340,9 +340,9 @@ def _next(finding: Finding) -> str | None:
     repair = f"fencepost repair {intent.call} --seen {intent.version} --reason TEXT"
     receipt = finding.effects[0].receipt if finding.effects else None
     match finding.kind:
-        case Kind.IN_DOUBT_FOUND if intent.state == CallState.NEEDS_REPAIR:
+        case Kind.IN_DOUBT_FOUND if intent.state in {CallState.NEEDS_REPAIR, CallState.ACCEPTED_UNKNOWN}:
             return f"{repair} --happened --receipt {receipt or 'RECEIPT'}"
-        case Kind.IN_DOUBT_FOUND if intent.state != CallState.ACCEPTED_UNKNOWN:
+        case Kind.IN_DOUBT_FOUND:
             return "the reconciler is at it; otherwise fencepost unresolved says who is next"
         case Kind.IN_DOUBT if intent.state == CallState.NEEDS_REPAIR:
             return f"{repair} --did-not-happen"

@@ -301,6 +301,8 @@ def _person(event: Event, data: Data) -> str:
     if "offset" in data:
         word = "is to be offset once more" if data["offset"] == "again" else "stays as it is"
         return f"{who} decided that its effect {word}: {_said(data['reason'])}."
+    if data.get("release"):
+        return f"{who} decided that its key may be used again: {_said(data['reason'])}."
     return f"{who} decided that it is {data['to']}{receipt}{both}: {_said(data['reason'])}."
 
 

@@ -174,6 +174,7 @@ def overview_object(found: Overview, pace: Pace | None, limits: Ages) -> dict[st
         "unresolved": found.unresolved,
         "repairs": found.repairs,
         "approvals": found.approvals,
+        "owed": found.owed,
         "dead": found.dead,
         "held": found.held,
     }
@@ -190,6 +191,7 @@ def overview_line(found: Overview, pace: Pace | None, limits: Ages) -> str:
         f"due {sum(queue.due for queue in found.queues)}" + (f", oldest {spoken(oldest)}" if oldest else ""),
         "workers " + (", ".join(f"{states[state]} {state}" for state in STATES if states[state]) or "none"),
         f"unresolved {found.unresolved}",
+        f"owed {found.owed}" if found.owed else "",
         f"dead {found.dead}",
         f"HELD since {rfc3339(found.held.opened_at)[:19]}Z: fencepost recover" if found.held else "",
     ]
@@ -266,7 +268,9 @@ def _trouble(found: Overview) -> Text:
     said = [f"unresolved calls {found.unresolved}"]
     if found.repairs:
         said.append(f"{found.repairs} wait for a person (`fencepost unresolved`)")
+    if found.owed:
+        said.append(f"{found.owed} effects are owed an offset (`fencepost runs --owed`)")
     if found.approvals:
         said.append(f"{found.approvals} wait for an approval (`fencepost approvals`)")
     said.append(f"steps set aside {found.dead}" + (" (`fencepost outbox --dead`)" if found.dead else ""))
-    return Text(" · ".join(said), "bold red" if found.repairs or found.dead else "")
+    return Text(" · ".join(said), "bold red" if found.repairs or found.dead or found.owed else "")

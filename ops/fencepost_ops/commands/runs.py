@@ -55,6 +55,7 @@ _COLUMNS = (
 @click.option("--limit", type=LIMIT, default=50, show_default=True, help="How many at most.")
 @click.option("--stuck", is_flag=True, help="Only those that wait for a person, or for a step nobody takes.")
 @click.option("--waiting", is_flag=True, help="Only those that wait for the provider of their model.")
+@click.option("--owed", is_flag=True, help="Only those that stopped and owe an offset: see unresolved.")
 @click.option("--tree", is_flag=True, help="Each below the run that started it.")
 @dsn_option
 @json_option
@@ -66,6 +67,7 @@ def runs(
     limit: int,
     stuck: bool,
     waiting: bool,
+    owed: bool,
     tree: bool,
     as_json: bool,
 ) -> None:
@@ -77,7 +79,7 @@ def runs(
     with session.connection() as connection:
         now = listings.now(connection)
         found = listings.list_runs(
-            connection, status=status, tenant=tenant, stuck=stuck, waiting=waiting, limit=limit
+            connection, status=status, tenant=tenant, stuck=stuck, waiting=waiting, owed=owed, limit=limit
         )
         warn(connection)
         ids = [info.run_id for info in found]
@@ -137,6 +139,11 @@ def _below_each_other(found: Sequence[listings.RunInfo]) -> list[listings.RunInf
     return placed
 
 
+def owes(number: int) -> str:
+    """That so many effects were to be offset and were not."""
+    return f"{number} effect{' is' if number == 1 else 's are'} owed an offset: fencepost unresolved"
+
+
 def _standing(info: listings.RunInfo, missing: Mapping[UUID, Blocked]) -> object:
     blocked = info.blocked or info.run_id in missing
     return shown(f"BLOCKED ({info.status})", "bold red") if blocked else info.status
@@ -147,6 +154,8 @@ def _why(
 ) -> str | None:
     if info.blocked:
         return timeline.waits_for(info.awaiting, info.repairs)
+    if info.owed:
+        return f"{info.stop_reason}; {owes(info.owed)}"
     if info.run_id in missing:
         return missing[info.run_id].reason
     return providers.told(waits[info.run_id], now) if info.run_id in waits else info.stop_reason

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from fencepost.commands import COMPENSATE, CONFIRM, LEAVE, OFFSET
+from fencepost.commands import COMPENSATE, CONFIRM, LEAVE, OFFSET, RELEASE
 from fencepost.errors import FencepostError
 from fencepost.ledger import find
 from fencepost.states import CallState
@@ -54,6 +54,12 @@ from fencepost_ops.commands.session import (
     "decision",
     flag_value=LEAVE,
     help="Its effect was to be offset and was not: it stays as it is.",
+)
+@click.option(
+    "--release-key",
+    "decision",
+    flag_value=RELEASE,
+    help="It FAILED and the cause is mended: the same intent may be sent again, under its key.",
 )
 @click.option(
     "--compensate",
@@ -116,7 +122,7 @@ def repair(
     if decision is None:
         raise click.UsageError(
             "decide: --happened, --compensate, --did-not-happen, --ask-again, --accept-unknown, --offset, "
-            "--leave or --confirm"
+            "--leave, --release-key or --confirm"
         )
     many = bool(where or older_than or state)
     if many == (call is not None):
@@ -151,7 +157,7 @@ def _repair_one(
         )
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
-    with session.client() as client:
+    with session.client(session.app()) as client:
         state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
     if as_json:
         asked = decision if state == CallState.NEEDS_REPAIR else None  # another operator is to confirm it
@@ -160,6 +166,12 @@ def _repair_one(
         return
     if decision == OFFSET:
         click.echo(f"the effect of call {found.call} is to be offset once more")
+        return
+    if decision == RELEASE:
+        click.echo(
+            f"the key of call {found.call} is free: a run that asks for the same sends it again; a service "
+            "that remembers the failure may repeat it"
+        )
         return
     if decision == LEAVE:
         click.echo(f"the effect of call {found.call} stays as it is")
@@ -170,10 +182,19 @@ def _repair_one(
             f"fencepost repair {found.call} --confirm --reason TEXT"
         )
         return
-    offset = "; its effect is to be offset" if decision == COMPENSATE else ""
-    click.echo(f"call {found.call} is {state}{offset}")
+    click.echo(f"call {found.call} is {state}{_FOLLOWS.get(decision, '')}; see fencepost show {found.run}")
     if state != (CallState.SUCCEEDED if decision == COMPENSATE else decision) and decision != CONFIRM:
         raise FencepostError(f"call {found.call} is {state}, not {decision}")
+
+
+_FOLLOWS: Final = {
+    CallState.SUCCEEDED.value: ": its run goes on with that, or offsets it if it has stopped to do so",
+    CallState.FAILED.value: ": its run is told so, and goes on or stops as after any failure",
+    CallState.UNKNOWN.value: ": the service is asked again, and a person only if that tells nothing",
+    CallState.ACCEPTED_UNKNOWN.value: ": its key is not used again; if it comes to light, --happened says so",
+    COMPENSATE: "; its effect is to be offset",
+}
+"""What follows from each decision."""
 
 
 @click.command()

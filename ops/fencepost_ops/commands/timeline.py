@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Final
 from uuid import UUID
@@ -41,6 +42,8 @@ def header(history: History) -> Iterator[str]:
     if run.stop_reason and not stopped:
         stopped = f" ({run.stop_reason})"
     blocked = run.status not in RUN_ENDS and 0 < run.repairs + run.awaiting == run.open
+    if run.owed is not None:
+        stopped += f", {len(json.loads(run.owed))} effects owed an offset"
     waits = f", {waits_for(run.awaiting, run.repairs)}" if blocked else ""
     yield f"run {run.id}  {run.status}{stopped}{waits}"
     yield f"key {cut(run.run_key)} · tenant {cut(run.tenant)} · principal {cut(run.principal)}"

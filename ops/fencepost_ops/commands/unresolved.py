@@ -52,9 +52,9 @@ def unresolved(
 
     With CALL (an id, or the unique beginning of one) that call alone, in full. Of the first nobody knows
     whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
-    reconciled. The second were to be offset, and were not. The third failed too often and
-    wait for `fencepost outbox requeue`. Last come calls that are held because what their MCP server offers is
-    not what was pinned. Oldest first. Exit code 1 if there are any.
+    reconciled. The second are owed: they were to be offset, and were not. The third failed too often and
+    wait for `fencepost outbox requeue`. Then come calls that are held because what their MCP server offers is
+    not what was pinned, and last effects that stay by design. Oldest first. Exit code 1 if there are any.
     """
     if call is not None:
         ctx.exit(_one(session, call, tenant, as_json=as_json))
@@ -74,9 +74,14 @@ def unresolved(
     else:
         form = full if verbose else brief
         lines = [line for one in found for line in form(one, stories[one.call], now)]
-        lines += [line for effect in left for line in _told_left(effect, now)]
+        lines += [line for effect in left if effect.owed for line in _told_left(effect, now)]
         lines += [line for row in stopped for line in told(row, now)]
         lines += [line for one in waiting for line in _told_held(one, now)]
+        if by_design := [effect for effect in left if not effect.owed]:
+            lines.append(
+                "left by design, of stopped runs: nothing offsets these; --leave takes one off the list"
+            )
+            lines += [line for effect in by_design for line in _told_left(effect, now)]
         for line in lines:
             click.echo(line)
     ctx.exit(1 if found or left or stopped or waiting else 0)

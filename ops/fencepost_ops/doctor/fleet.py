@@ -131,6 +131,11 @@ def _people(found: Overview) -> Iterator[Finding]:
             f"{_count(found.repairs, 'call')} in need of a person who says whether the effect happened",
             "fencepost unresolved says of which nobody knows; fencepost repair settles them",
         )
+    if found.owed:
+        yield _AREA.warning(
+            f"{_count(found.owed, 'effect')} that stopped runs were to offset and did not",
+            "see them: fencepost runs --owed, fencepost unresolved; fencepost repair --offset or --leave",
+        )
     if (asked := found.unresolved - found.repairs) > 0:
         yield _AREA.note(
             f"of {_count(asked, 'call')} the outcome is not known yet; the reconciler asks",

@@ -154,7 +154,9 @@ def decide_approval(fold: Fold, command: DecideApproval) -> Answer:
 def _closed(fold: Fold, call: Call, approval: Approval, command: DecideApproval) -> str | None:
     """Why nobody can decide it now."""
     if call.state != C.AWAITING_APPROVAL:
-        said = "; ".join(_told(one) for one in approval.said) or "nobody has decided it"
+        said = "; ".join(_told(one) for one in approval.said)
+        if not said:
+            return f"nobody has decided it, and nobody can any more: the call is {call.state}"
         return f"it is decided already: {said}; the call is {call.state}"
     if fold.now >= approval.expires_at:
         return f"it was asked for until {approval.asked['expires_at']}, and that is over"

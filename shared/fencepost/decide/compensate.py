@@ -189,17 +189,21 @@ def _end(fold: Fold) -> None:
 
 
 def _left(fold: Fold, call: Call, made: Call | None) -> dict[str, Any]:
-    """Why an effect is not offset. `again`: it was given up, and a person may ask for it once more."""
+    """Why an effect is not offset. `owed`: something could offset it; without that it stays by design.
+    `again`: it was given up, and a person may ask for it once more.
+    """
+    why = _why_not(fold, call)
+    strange = fold.known.tool(call.tool, call.tool_version) is None and call.effect != "irreversible"
+    stays = (call.offset_left or 0) > (call.offset_asked or 0)  # by a person's word
+    owed = {"owed": True} if (why is None or strange) and not stays else {}
     if made is not None:
-        why = _why_not(fold, call)
         again = {"again": True} if why is None and _key_held(fold, made) is None else {}
-        return {"why": why or f"compensation {made.state.lower()}", **again}
-    if fold.known.tool(call.tool, call.tool_version) is None and call.effect != "irreversible":
-        return {"why": _why_not(fold, call), "again": True}
-    if (why := _why_not(fold, call)) is not None:
-        return {"why": why}
-    lost = f"its planning was given up after {fold.known.takeover_limit} lost workers in a row"
-    return {"why": lost, "again": True}
+        refused = f": {made.error}" if made.error else ""
+        return {"why": why or f"compensation {made.state.lower()}{refused}", **again, **owed}
+    if strange or why is None:
+        lost = f"its planning was given up after {fold.known.takeover_limit} lost workers in a row"
+        return {"why": why or lost, "again": True, **owed}
+    return {"why": why}
 
 
 def _key_held(fold: Fold, made: Call) -> str | None:

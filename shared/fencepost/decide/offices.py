@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from fencepost import deadlines
+from fencepost import deadlines, operations
 from fencepost.clock import NEVER, rfc3339
 from fencepost.commands import (
     COMPENSATE,
     CONFIRM,
     LEAVE,
     OFFSET,
+    RELEASE,
     Answer,
     DecideRepair,
     Denied,
@@ -27,12 +28,22 @@ from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
-from fencepost.states import CALL_ENDS, CALL_UNSENT, RUN_ENDS, CallState, RunStatus, StopReason
+from fencepost.states import (
+    CALL_ENDS,
+    CALL_UNSENT,
+    CALL_UNSETTLED,
+    RUN_ENDS,
+    CallState,
+    OperationStatus,
+    RunStatus,
+    StopReason,
+)
 from fencepost.subjects import Call
 
 E, C, R = EventType, CallState, RunStatus
 
 ASK_AGAIN_FOR = timedelta(minutes=10)
+"""For how long it is asked again where the office knows no tool, whose `reconcile_for` says otherwise."""
 _CHANGED = "the call has changed since you looked at it; look again, then decide"
 
 
@@ -56,8 +67,13 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
         return Gone()
     if command.decision in {OFFSET, LEAVE}:
         return _of_what_was_left(fold, call, command)
-    if call.state != C.NEEDS_REPAIR:
-        return Denied(f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired")
+    if command.decision == RELEASE:
+        return _release(fold, call, command)
+    found = call.state == C.ACCEPTED_UNKNOWN and command.decision == C.SUCCEEDED
+    if call.state != C.NEEDS_REPAIR and not found:
+        return Denied(_not_repairable(call))
+    if found and command.confirm_within is not None:
+        return Denied("where repairs take two persons, what was accepted as unknown is not corrected by one")
     if command.seen is not None and command.seen != call.version:
         return Denied(_CHANGED)
     if command.decision == CONFIRM:
@@ -67,6 +83,18 @@ def decide_repair(fold: Fold, command: DecideRepair) -> Answer:
     if command.confirm_within is not None:
         return by_two.propose(fold, call, command, command.confirm_within)
     return _decide(fold, call, command, {})
+
+
+def _not_repairable(call: Call) -> str:
+    """Why nothing can be decided of it, and what can be done instead."""
+    what = f"the call is {call.state}; only a call in NEEDS_REPAIR can be repaired"
+    if call.state in CALL_UNSETTLED:
+        return f"{what}: the reconciler is at it, and asks a person where it cannot tell"
+    if call.state == C.ACCEPTED_UNKNOWN:
+        return f"{what}, and of this one only be said that it happened after all, with its receipt"
+    if call.state == C.FAILED:
+        return f"{what}; its key may be released for another try"
+    return what
 
 
 def objection(fold: Fold, call: Call, command: DecideRepair) -> str | None:
@@ -102,7 +130,9 @@ def _decide(fold: Fold, call: Call, command: DecideRepair, more: dict[str, Any])
         **more,
     }
     if command.decision == C.UNKNOWN:
-        body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, ASK_AGAIN_FOR))
+        tool = fold.known.tool(call.tool, call.tool_version)
+        patience = tool.dependency.reconcile_for if tool is not None else ASK_AGAIN_FOR
+        body["reconcile_until"] = rfc3339(deadlines.plus(fold.now, patience))
     fold.emit(E.REPAIR_DECIDED, body, call=call.id)
     if offset and fold.forward:
         stop(fold, StopReason.OPERATOR, command.reason)
@@ -129,6 +159,26 @@ def _of_what_was_left(fold: Fold, call: Call, command: DecideRepair) -> Answer:
     fold.emit(E.REPAIR_DECIDED, word | {"fence": call.fence + 1}, call=call.id)
     if again:
         _reopen(fold, command.reason)
+    return Done(call.state)
+
+
+def _release(fold: Fold, call: Call, command: DecideRepair) -> Answer:
+    """A person has the key of a call that is proved to have had no effect used again: what it failed for, a
+    wrong password or a limit, is mended.
+    """
+    held = fold.operations.get(call.operation or "")
+    if call.state != C.FAILED or held is None:
+        return Denied(f"the call is {call.state}; only of one that FAILED is the key released")
+    if held.call != call.id or held.status != OperationStatus.FAILED or held.doubt:
+        return Denied(f"its key is {held.status}, not closed by this call: there is nothing to release")
+    if command.seen is not None and command.seen != call.version:
+        return Denied(_CHANGED)
+    fold.by = command.by
+    fold.presented[call.id] = Presented("repair")
+    word = {"to": C.FAILED, "release": True, "reason": command.reason, "fence": call.fence + 1}
+    login = {"login": command.login} if command.login is not None else {}
+    fold.emit(E.REPAIR_DECIDED, word | login, call=call.id)
+    fold.set_operation(operations.released(held))
     return Done(call.state)
 
 

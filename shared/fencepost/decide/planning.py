@@ -47,7 +47,8 @@ _KEY = {
     "make it part of the intent or of the dependency's account. The effect is that of call ",
     "key_request_lost": "by which request the effect of this key was asked for was lost in a restore, so its "
     "result is not taken. The effect is that of call ",
-    "key_failed_before": "a call of the same key has failed, and its contract does not release the key",
+    "key_failed_before": "a call of the same key has failed, and its contract does not release the key: once "
+    "the cause is mended an operator may, by fencepost repair --release-key of call ",
     "key_unknown": "whether a call of the same key had its effect is not known",
     "key_compensating": "the effect of this key is being offset",
     "key_compensated": "the effect of this key was offset",

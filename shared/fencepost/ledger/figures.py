@@ -20,6 +20,9 @@ unknown AS (
     SELECT in_flight_until FROM fencepost.calls WHERE live AND state = 'UNKNOWN' LIMIT %(most)s
 ), repairs AS (
     SELECT 1 FROM fencepost.calls WHERE live AND state = 'NEEDS_REPAIR' LIMIT %(most)s
+), owed AS (
+    SELECT json_array_length(owed::json) AS n FROM fencepost.runs WHERE owed IS NOT NULL
+    LIMIT %(most)s
 ), published AS (
     SELECT due_at FROM fencepost.outbox, clock
     WHERE publish_count > 0 AND due_at <= clock.now AND dead_at IS NULL LIMIT %(most)s
@@ -27,11 +30,12 @@ unknown AS (
 SELECT (SELECT count(*) FROM unknown),
     extract(epoch FROM clock.now - (SELECT min(in_flight_until) FROM unknown)),
     (SELECT count(*) FROM repairs),
+    (SELECT sum(n) FROM owed),
     extract(epoch FROM clock.now - (SELECT min(publish_at) FROM fencepost.outbox WHERE publish_count = 0)),
     extract(epoch FROM clock.now - (SELECT min(due_at) FROM published))
 FROM clock
 """
-_NAMES: Final = ("unknown", "unknown_age_s", "repairs", "outbox_age_s", "waiting_age_s")
+_NAMES: Final = ("unknown", "unknown_age_s", "repairs", "owed", "outbox_age_s", "waiting_age_s")
 
 
 def read(connection: Connection) -> dict[str, float]:

@@ -25,10 +25,10 @@ OVERDUE: Final = timedelta(minutes=1)
 _RUN_INFO: Final = """
 r.id, r.tenant, r.run_key, r.planner, r.planner_version, r.principal, r.status, r.stop_reason, r.stop_detail,
 r.turn, r.calls, r.attempts, r.open, r.unsettled, r.repairs, r.effects, r.created_at, r.deadline, r.preview,
-r.awaiting, r.parent, r.depth
+r.awaiting, r.parent, r.depth, coalesce(json_array_length(r.owed::json), 0)
 """
 _STUCK: Final = """
-(r.repairs > 0 OR r.awaiting > 0
+(r.repairs > 0 OR r.awaiting > 0 OR r.owed IS NOT NULL
  OR EXISTS (SELECT 1 FROM fencepost.outbox o WHERE o.tenant = r.tenant AND o.run = r.id
                           AND (o.due_at < fencepost.now() - %(overdue)s::interval OR o.dead_at IS NOT NULL)))
 """
@@ -87,6 +87,7 @@ class RunInfo:
     `open` calls have not ended; of them `unsettled` are being sent or unknown, `repairs` wait for a person
     to settle them, `awaiting` for one to approve them.
     `effects` are its own committed effects that were not offset; `preview` is the result, cut short.
+    `owed` of those it was to offset and did not, although something could: they wait for a person.
     `parent` has started it, `depth` levels below a run that nobody has.
     """
 
@@ -112,6 +113,7 @@ class RunInfo:
     awaiting: int = 0
     parent: UUID | None = None
     depth: int = 0
+    owed: int = 0
 
     @property
     def ended(self) -> bool:
@@ -268,10 +270,11 @@ def list_runs(
     tenant: str | None = None,
     stuck: bool = False,
     waiting: bool = False,
+    owed: bool = False,
     limit: int = 50,
 ) -> list[RunInfo]:
     """The newest runs; with `stuck` those that wait for a person or for a step nobody takes, with `waiting`
-    those that wait for the provider of their model.
+    those that wait for the provider of their model, with `owed` those that stopped and owe an offset.
     """
     conditions = ["true"]
     if status:
@@ -280,6 +283,8 @@ def list_runs(
         conditions.append("r.tenant = %(tenant)s")
     if stuck:
         conditions.append(_STUCK)
+    if owed:
+        conditions.append("r.owed IS NOT NULL")
     if waiting:
         conditions.append(providers.WAITS)
     found = connection.execute(

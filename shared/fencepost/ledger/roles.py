@@ -153,13 +153,14 @@ BEGIN
     SELECT * INTO v_run FROM fencepost.runs r
     WHERE r.tenant = p_tenant AND r.run_key = p_run_key AND r.run_key <> '';
     -- The same request by its values: 1 is 1.0, the order of keys is none, a budget's absent limits are the
-    -- usual ones.
-    IF v_run.request <> v_request AND (v_run.request - 'budget' <> v_request - 'budget'
+    -- usual ones. Which version of its planner plans it was chosen as it was accepted first.
+    IF v_run.request <> v_request AND (
+            v_run.request - 'budget' - 'version' <> v_request - 'budget' - 'version'
             OR v_usual || jsonb_strip_nulls(v_run.request -> 'budget')
                <> v_usual || jsonb_strip_nulls(p_budget)) THEN
         RAISE EXCEPTION 'run key % of tenant % is taken by another request: that of run %',
             p_run_key, p_tenant, v_run.id USING ERRCODE = 'FP409',
-            DETAIL = 'Input, planner, version, principal, deadline, budget and on_stop count.',
+            DETAIL = 'Input, planner, principal, deadline, budget and on_stop count.',
             HINT = 'Use another run key, or send what was sent first.',
             CONSTRAINT = v_run.id::text;
     END IF;

@@ -124,6 +124,7 @@ runs = Table(
     *(col(name, Uuid, null=True) for name in ("root", "parent", "parent_call")),
     *(col(name, Text, null=True) for name in ("below", "markers", "traceparent")),
     col("unknowns", Integer, default="0"),
+    col("owed", Text, null=True),
     # Who asked for it, as Postgres knows it: whose it is to read (`guards.tenants`).
     col("login", Text, default="session_user"),
     PrimaryKeyConstraint("id", "tenant"),
@@ -132,6 +133,7 @@ runs = Table(
     Index("runs_key", "run_key", "tenant", unique=True, postgresql_where=text("run_key <> ''")),
     # What the sweep and an operator look through, however many runs have ended.
     Index("runs_open", "created_at", postgresql_where=text("NOT ended")),
+    Index("runs_owed", "created_at", postgresql_where=text("owed IS NOT NULL")),
     postgresql_with={"fillfactor": "60"},
 )
 

@@ -51,7 +51,9 @@ SELECT fencepost.now(),
         WHERE c.live AND (c.state IN ('UNKNOWN', 'NEEDS_REPAIR') OR c.doubt)),
        (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'NEEDS_REPAIR'),
        (SELECT count(*) FROM fencepost.outbox o WHERE o.dead_at IS NOT NULL),
-       (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'AWAITING_APPROVAL')
+       (SELECT count(*) FROM fencepost.calls c WHERE c.live AND c.state = 'AWAITING_APPROVAL'),
+       (SELECT coalesce(sum(json_array_length(r.owed::json)), 0) FROM fencepost.runs r
+        WHERE r.owed IS NOT NULL)
 """
 
 
@@ -146,13 +148,15 @@ class Overview:
     """The last recovered epoch that is not released, else the last: nothing new is planned or sent."""
     approvals: int = 0
     """Calls that wait for an approval."""
+    owed: int = 0
+    """Effects that stopped runs were to offset and did not, although something could."""
 
 
 def overview(connection: Connection, *, ended: bool) -> Overview:
     """What the whole fleet does. `ended` counts the runs that have ended, which costs a look at each."""
     trouble = connection.execute(_TROUBLE).fetchone()
     assert trouble is not None
-    now, unresolved, repairs, dead, approvals = trouble
+    now, unresolved, repairs, dead, approvals, owed = trouble
     return Overview(
         now=now,
         open=dict(connection.execute(_OPEN).fetchall()),
@@ -164,6 +168,7 @@ def overview(connection: Connection, *, ended: bool) -> Overview:
         dead=dead,
         held=epochs.last(epochs.held(connection)),
         approvals=approvals,
+        owed=owed,
     )
 
 

@@ -61,6 +61,7 @@ class _Book:
         self.unknown = gauge("unknown_calls", "Calls whose outcome is not known, 10,000 at most")
         self.unknown_age = gauge("unknown_oldest_age_seconds", "For how long the oldest of them has been")
         self.repairs = gauge("repair_calls", "Calls that need a person, 10,000 at most")
+        self.owed = gauge("owed_effects", "Effects that stopped runs were to offset and did not")
         self.outbox_age = gauge(
             "outbox_oldest_age_seconds", "How long the oldest due row has not been published"
         )
@@ -175,5 +176,6 @@ def ledger(figures: Mapping[str, float]) -> None:
     book.unknown.set(figures["unknown"])
     book.unknown_age.set(figures["unknown_age_s"])
     book.repairs.set(figures["repairs"])
+    book.owed.set(figures["owed"])
     book.outbox_age.set(figures["outbox_age_s"])
     book.waiting_age.set(figures["waiting_age_s"])

@@ -102,7 +102,9 @@ _STATUS = f"""
             AND (OLD.status NOT IN ('compensating', 'compensated') OR offsetting IS NULL)
         WHEN 'failed' THEN holder.state = 'FAILED'
         WHEN 'unknown' THEN holder.state = 'ACCEPTED_UNKNOWN'
-        WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED')
+        WHEN 'released' THEN holder.state IN ('REJECTED', 'CANCELLED') OR (holder.state = 'FAILED'
+            AND EXISTS (SELECT 1 FROM fencepost.events e WHERE e.run = NEW.run AND e.seq = holder.version
+                AND e.tenant = NEW.tenant AND e.type = 'RepairDecided' AND e.body ->> 'release' = 'true'))
         WHEN 'compensating' THEN offsetting <> 'SUCCEEDED'
             AND (OLD.status IN ('compensating', 'compensated') OR offsetting NOT IN ({words(CALL_UNSENT)}))
         WHEN 'compensated' THEN offsetting = 'SUCCEEDED'

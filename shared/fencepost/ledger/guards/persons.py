@@ -15,7 +15,8 @@ PERSONS: Final = """
             RAISE EXCEPTION 'call %: it is not for login % to decide this', NEW.id, session_user
                 USING ERRCODE = 'FP002';
         END IF;
-        IF via = 'repair' AND OLD.state = 'NEEDS_REPAIR' AND said.type = 'RepairDecided' THEN
+        IF via = 'repair' AND OLD.state IN ('NEEDS_REPAIR', 'ACCEPTED_UNKNOWN')
+           AND said.type = 'RepairDecided' THEN
             IF said.body -> 'asked' IS NULL
                AND EXISTS (SELECT 1 FROM fencepost.rules r WHERE r.name = 'repair_by_two') THEN
                 RAISE EXCEPTION
@@ -54,7 +55,8 @@ WORDS: Final = """
                 RAISE EXCEPTION 'call %: whether its effect is offset again is a person''s word', NEW.id
                     USING ERRCODE = 'FP001';
             END IF;
-        ELSIF via = 'repair' AND OLD.state = 'SUCCEEDED' THEN
+        ELSIF via = 'repair' AND (OLD.state = 'SUCCEEDED'
+                OR (OLD.state = 'FAILED' AND coalesce(said.body ->> 'release', '') <> 'true')) THEN
             RAISE EXCEPTION 'call %: a person who says nothing changes nothing', NEW.id
                 USING ERRCODE = 'FP001';
         END IF;

@@ -62,6 +62,19 @@ _UNCHANGING = f"""
             RAISE EXCEPTION 'run %: what it has learnt comes with the event that says so, and stays', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
+        -- What it owes is told as it stops, and is owed until a person decides or it comes into doubt.
+        IF (NEW.owed IS DISTINCT FROM OLD.owed OR (NEW.status = 'STOPPED' AND OLD.status <> 'STOPPED'))
+           AND NOT EXISTS (SELECT 1 FROM fencepost.events e
+                WHERE e.run = NEW.id AND e.tenant = NEW.tenant AND e.seq > OLD.seq AND e.seq <= NEW.seq
+                AND CASE e.type WHEN 'RunStopped' THEN coalesce((
+                        SELECT json_agg(o ->> 'call' ORDER BY o ->> 'call')
+                        FROM json_array_elements(e.body -> 'not_offset') AS o WHERE o ->> 'owed' = 'true'
+                    )::jsonb, '[]') = coalesce(NEW.owed::jsonb, '[]')
+                    ELSE NEW.status = OLD.status AND e.type IN ('RepairDecided', 'RepairRequested')
+                        OR e.type = 'RepairDecided' AND NEW.owed IS NULL END) THEN
+            RAISE EXCEPTION 'run %: what it owes comes with the event that says so', NEW.id
+                USING ERRCODE = 'FP004';
+        END IF;
         IF NEW.turn < OLD.turn THEN
             RAISE EXCEPTION 'run %: what it has used does not come back', NEW.id USING ERRCODE = 'FP001';
         END IF;
@@ -177,7 +190,7 @@ BEGIN
     NEW.presented_call := NULL;
     IF TG_OP = 'INSERT' THEN
         IF NEW.status <> 'QUEUED' OR NEW.seq <> 0 OR NEW.owner IS NOT NULL OR NEW.fence <> 0
-           OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers) <> 0
+           OR NEW.tainted IS NOT NULL OR num_nonnulls(NEW.below, NEW.markers, NEW.owed) <> 0
            OR (NEW.awaiting, NEW.tokens, NEW.cost, NEW.held_tokens, NEW.held_cost, NEW.bytes, NEW.fruitless,
                NEW.detached, NEW.unknowns) <> (0, 0, 0, 0, 0, 0, 0, 0, 0) THEN
             RAISE EXCEPTION 'run %: a run begins QUEUED, with no history and no owner', NEW.id
