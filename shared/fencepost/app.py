@@ -29,7 +29,7 @@ from fencepost.declarations import (
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotFound, UsageError
 from fencepost.memory import Memory, MemoryOptions, declare_memory, dependency_of
-from fencepost.misspelt import refuse_unknown, taken
+from fencepost.misspelt import check_values, refuse_unknown, taken
 from fencepost.models import (
     AgentOptions,
     AgentSpec,
@@ -123,6 +123,7 @@ class App:
     ) -> Callable[[Callable[[ArgsT, Attempt], Any]], PythonTool[ArgsT, Any]]:
         """Register a Python tool of a dependency, by default one named `local`; see `Dependency.python`."""
         known_options(f"tool {name}", options, self.python)
+        check_values(f"tool {name}", {"dependency": dependency}, App.python)
         home = dependency or self._dependencies.get("local/default") or self.dependency("local")
         return home.python(name, effect=effect, returns=returns, **options)
 
@@ -131,6 +132,7 @@ class App:
 
         Without one they are files in FENCEPOST_SECRETS_DIR, or environment variables.
         """
+        check_values(f"app {self.name}", {"resolver": resolver}, App.secrets)
         if self.resolver is not None:
             raise UsageError(f"app {self.name} has two functions that resolve secrets")
         self.resolver = resolver
@@ -187,7 +189,9 @@ class App:
         self, source: str, *, search: Search, **said: Unpack[RetrievalOptions]
     ) -> PythonTool[Any, Retrieved]:
         """Register `SOURCE.search`, which finds documents; `fencepost.retrieval` says what it promises."""
+        check_values(f"retrieval {source}", {"search": search}, App.retrieval)
         refuse_unknown(f"retrieval {source}", said, taken(self.retrieval, RetrievalOptions))
+        check_values(f"retrieval {source}", said, RetrievalOptions)
         return declare_retrieval(source, self.dependency(source, **home_options(said)), search, said)
 
     def model(self, name: str, *, via: Dependency, **said: Unpack[ModelOptions]) -> ModelSpec:
@@ -196,6 +200,7 @@ class App:
             raise UsageError(f"model {name} is declared twice")
         check_name("model", name)
         refuse_unknown(f"model {name}", said, taken(self.model, ModelOptions))
+        check_values(f"model {name}", {"via": via}, App.model)
         spec = ModelSpec(name=name, dependency=via.spec, **said)
         check_currencies([*self.models.values(), spec])
         self.models[name] = spec
@@ -211,6 +216,7 @@ class App:
         **said: Unpack[AgentOptions],
     ) -> None:
         """Register a planner that is a model, or several to be asked in turn; meanings as in `AgentSpec`."""
+        check_values(f"agent {name}", {"model": model, "instructions": instructions}, App.agent)
         models = (model,) if isinstance(model, ModelSpec) else tuple(model)
         refuse_unknown(f"agent {name}", said, taken(self.agent, AgentOptions))
         agent = AgentSpec(models=models, instructions=instructions, **said)
@@ -254,6 +260,8 @@ class App:
         that has read untrusted output needs one for what is IRREVERSIBLE or sends data out, unless `tainted`.
         Both `principal` and `approvers` may be roles, as `role:finance`.
         """
+        said = {"tenant": tenant, "approvals": approvals, "within": within, "tainted": tainted}
+        check_values("allow()", {"principal": principal, **said}, App.allow)
         if self._authority is not None:
             raise UsageError(
                 f"app {self.name} has an authority of its own; allow() fills the default one only"

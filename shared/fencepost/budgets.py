@@ -54,6 +54,8 @@ def _number(name: str, value: object) -> None:
 
 
 def _wall_clock(value: timedelta) -> None:
+    if not isinstance(value, timedelta):
+        raise ValueError(f"budget: wall_clock is a timedelta, e.g. timedelta(minutes=5), not {value!r}")  # noqa: TRY004 - one error for all bad input
     if value % _MILLISECOND or not timedelta(0) < value <= MAX_WALL_CLOCK:
         raise ValueError(f"budget: wall_clock is whole milliseconds, at most ten years, not {value}")
 

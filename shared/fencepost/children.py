@@ -16,6 +16,7 @@ from fencepost.declarations import ToolHandle, ToolOptions, check_version, decla
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import UsageError
 from fencepost.joins import ALL, Join
+from fencepost.misspelt import check_fields, check_values
 from fencepost.tools import OnStop, Tool
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -51,6 +52,9 @@ class ChildSpec:
     on_stop: OnStop = OnStop.COMPENSATE
     join: Join | None = None
     whole: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     @property
     def wanted(self) -> Budget:
@@ -113,9 +117,7 @@ def declare_child(
     options: ChildOptions,
 ) -> ChildTool[Any, Any]:
     """Register it. UsageError for what cannot be, in one sentence."""
-    given: object = options.get("tools", ("*",))
-    if isinstance(given, str):
-        raise UsageError(f"child {name}: tools is a list of names or patterns, not one text")
+    check_values(f"child {name}", options, ChildOptions)
     times: _Times = {}
     if "grace" in options:
         times["grace"] = options["grace"]
@@ -141,8 +143,6 @@ def declare_child(
         join=options.get("join"),
         whole=tuple(options.get("whole", ())),
     )
-    if isinstance(options.get("whole"), str):
-        raise UsageError(f"child {name}: whole= takes a tuple of limits' names, as whole=('turns',)")
     may = [limit for limit in slices.SHARED if getattr(spec.wanted, limit) is not None]
     if wrong := [limit for limit in spec.whole if limit not in may]:
         raise UsageError(

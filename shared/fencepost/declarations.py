@@ -1,7 +1,6 @@
 """Tools while they are declared: the handles whose decorators add a tool's other parts, and its checks."""
 
 import inspect
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from fencepost.contracts.carriers import KeyCarrier, Place
 from fencepost.dependencies import DependencySpec, check_name
 from fencepost.errors import NotApplied, UsageError
 from fencepost.mcp import ToolCall, ToolResult
-from fencepost.misspelt import refuse_unknown, taken
+from fencepost.misspelt import check_values, is_application, refuse_unknown, taken
 from fencepost.money import Money
 from fencepost.output import INLINE_BYTES, MAX_OUTPUT_BYTES, Output
 from fencepost.secrets import NAMES_A_SECRET, declared
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
 ResultT = TypeVar("ResultT")
 ParseT = TypeVar("ParseT", bound=Callable[[Response], Any])
-
-_HERE: Final = f"{Path(__file__).parent}{os.sep}"
 
 Registry = MutableMapping[tuple[str, int], Tool]
 
@@ -110,6 +107,9 @@ def declared_tool(
     options: ToolOptions,
 ) -> Tool:
     """The tool these options declare, without its function. UsageError saying what is missing or wrong."""
+    said = {"effect": effect, "returns": returns, "arguments": arguments, **options}
+    check_values(f"tool {name}", said, ToolOptions)
+    check_values(f"tool {name}", said, declared_tool)
     if "intent" not in options and effect is not Effect.READ:
         raise UsageError(
             f"tool {name} needs intent=: a function from arguments to the parts that name one business "
@@ -157,6 +157,7 @@ def _output(name: str, options: ToolOptions) -> Output:
 
 def check_version(name: str, version: int) -> int:
     """The version itself; UsageError for one that is none."""
+    check_values(f"{name}", {"version": version}, check_version)
     if version < 1:
         raise UsageError(f"the version of {name} must be 1 or more, not {version}")
     return version
@@ -307,7 +308,7 @@ def problems_of(tool: Tool, grants: Sequence[Grant] | None) -> list[str]:
 def called(tool: Tool) -> str:
     """A tool in a sentence about its declaration, with the place of its function."""
     code = getattr(tool.function if tool.request is None else tool.request, "__code__", None)
-    own = code is not None and not code.co_filename.startswith(_HERE)
+    own = code is not None and is_application(code.co_filename)
     place = f" ({Path(code.co_filename).name}:{code.co_firstlineno})" if code and own else ""
     return f"tool {tool.name} version {tool.version}{place}"
 
@@ -373,10 +374,7 @@ def _model_problems(tool: Tool) -> Iterator[str]:
         if info.annotation is float:
             yield f"argument {name} is a float, which has no exact text; use int minor units, or Decimal"
     names = stored_names(tool.arguments)
-    said: object = () if tool.cosmetic is None else tool.cosmetic
-    if not isinstance(said, tuple | list) or not all(isinstance(name, str) for name in said):
-        yield f"cosmetic={said!r} is no tuple of arguments' names, as cosmetic=('attempt',)"
-    elif unknown := [name for name in tool.cosmetic or () if name not in names]:
+    if unknown := [name for name in tool.cosmetic or () if name not in names]:
         yield f"cosmetic= names no argument: {', '.join(unknown)} (there are {', '.join(sorted(names))})"
     fields = {"id"} if tool.returns is None else {"id", *tool.returns.model_fields}
     if tool.returns is not None and isinstance(tool.receipt, str) and tool.receipt not in fields:

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from fencepost.errors import UsageError
 from fencepost.mcp import McpServer, Stdio, Streamable, ToolCall
+from fencepost.misspelt import check_fields, check_values
 from fencepost.outbound import Outbound, outbound
 from fencepost.redaction import own, own_address
 from fencepost.settings import variable
@@ -31,6 +32,7 @@ class Breaker:
     probes: int = 1
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("failures", "probes"):
             if getattr(self, name) < 1:
                 raise UsageError(f"a breaker's {name} is 1 or more, not {getattr(self, name)}")
@@ -84,6 +86,7 @@ class DependencySpec:
     mcp: McpServer | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, f"dependency {self.name}")
         check_name("dependency", self.name)
         check_name("account", self.account)
         if self.attempts < 1:
@@ -129,15 +132,9 @@ class DependencySpec:
             )
 
     def _named_hosts(self) -> tuple[str, ...]:
-        given: object = self.hosts
-        if isinstance(given, str):
-            raise ValueError("hosts is a tuple of hosts, not one text")  # noqa: TRY004 - becomes a UsageError
         return tuple(self.hosts)
 
     def _inside(self) -> Literal[True] | tuple[str, ...]:
-        given: object = self.private
-        if isinstance(given, str):
-            raise ValueError("private is True or a tuple of networks, not one text")  # noqa: TRY004 - as above
         return True if self.private is True else tuple(self.private or ())
 
     @property
@@ -200,6 +197,7 @@ class DependencySpec:
 
 def check_name(what: str, name: str) -> str:
     """`name`, if it may be stored for ever; UsageError otherwise. Names are data and never derived."""
+    check_values(what, {"name": name}, check_name)
     if not _NAME.fullmatch(name):
         raise UsageError(f"{what} name {name!r} must be 1 to 100 of letters, digits, '_', '.', ':' or '-'")
     return name

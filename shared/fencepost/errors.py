@@ -24,6 +24,10 @@ class UsageError(FencepostError):
     exit_code: ClassVar[int] = 2
 
 
+class Mistyped(UsageError, ValueError):
+    """A declaration holds a value of another type than it takes."""
+
+
 class NotFound(UsageError):
     """There is no such run, call, tool or planner."""
 

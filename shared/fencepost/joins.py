@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from fencepost.clock import parse_rfc3339, rfc3339
 from fencepost.deadlines import plus
+from fencepost.misspelt import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +31,11 @@ class Join:
     rest: Literal["cancel", "leave"] = "cancel"
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if self.need is not None and self.need < 1:
             raise ValueError(f"a join needs one answer at least, not {self.need}")
         if self.by is not None and self.by <= timedelta(0):
             raise ValueError(f"a join waits for some time, not for {self.by}")
-        if self.rest not in ("cancel", "leave"):
-            raise ValueError(f"a join's rest is cancel or leave, not {self.rest}")
 
     @classmethod
     def quorum(

@@ -2,10 +2,12 @@
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
 
 from fencepost.app import App
 from fencepost.errors import UsageError
+from fencepost.misspelt import is_application
 
 
 def load_app(path: str) -> App:
@@ -35,10 +37,18 @@ def _module(name: str) -> object:
     try:
         return importlib.import_module(name)
     except UsageError as error:
-        raise UsageError(f"importing {name} failed: {error}") from error
+        raise UsageError(f"importing {name} failed: {error}{_place(error)}") from error
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise UsageError(f"there is no module {name} on the path or in {here}") from error
         raise UsageError(f"importing {name} failed: {error}") from error
     except (Exception, SystemExit) as error:  # a script that runs as it is imported, say
-        raise UsageError(f"importing {name} failed: {type(error).__name__}: {error}") from error
+        said = f"{type(error).__name__}: {error}{_place(error)}"
+        raise UsageError(f"importing {name} failed: {said}") from error
+
+
+def _place(error: BaseException) -> str:
+    """The line of the application at which its import failed, unless the error names it."""
+    lines = [one for one in traceback.extract_tb(error.__traceback__) if is_application(one.filename)]
+    place = f" ({Path(lines[-1].filename).name}:{lines[-1].lineno})" if lines else ""
+    return "" if place in str(error) else place

@@ -21,6 +21,7 @@ from pydantic import BaseModel
 from fencepost.contracts import Contract, Effect, Natural
 from fencepost.errors import UsageError
 from fencepost.fields import holds_masked
+from fencepost.misspelt import check_fields
 from fencepost.secrets import WIRE, placeheld
 from fencepost.wire import StoredRequest
 
@@ -81,6 +82,7 @@ class Stdio(_Server):
     cwd: str | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         super().__post_init__()
         if not self.command or isinstance(self.args, str):
             raise UsageError("Stdio takes a command, and its arguments as a tuple, not as one text")
@@ -115,6 +117,7 @@ class Remote:
     errors_apply_nothing: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not _NAME.fullmatch(self.name):
             raise UsageError(f"{self.name!r:.80} is no name of an MCP tool")
         if self.definition is not None:

@@ -47,6 +47,7 @@ from fencepost.memory_port import (
     WriteAnswer,
     Wrote,
 )
+from fencepost.misspelt import check_fields
 from fencepost.tools import PER_PROPOSAL, Absent, Attempt, Found, LookupResult, Proposal, Unclear
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ class MemorySpec:
     settle: timedelta = SETTLE
 
     def __post_init__(self) -> None:
+        check_fields(self, f"memory {self.space}")
         if not 1 <= self.max_bytes <= MAX_VALUE_BYTES:
             raise UsageError(
                 f"memory {self.space}: max_bytes is 1 to {MAX_VALUE_BYTES}, not {self.max_bytes}"

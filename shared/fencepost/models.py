@@ -17,6 +17,7 @@ from typing import Any, Final, Required, TypedDict
 from fencepost.dependencies import DependencySpec
 from fencepost.errors import UsageError
 from fencepost.joins import Join
+from fencepost.misspelt import check_fields
 
 MILLION = 1_000_000
 
@@ -90,6 +91,7 @@ class Price:
     long_factor: int = 100
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("input", "output", "cache_read", "cache_write", "long_from", "long_factor"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 0):
@@ -159,6 +161,7 @@ class ModelSpec:
     idle: timedelta | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self, f"model {self.name}")
         for name, span in (("timeout", self.timeout), ("idle", self.idle)):
             if span is not None and span <= timedelta(0):
                 raise UsageError(f"model {self.name}: {name} lies above 0, not {span}")
@@ -226,6 +229,9 @@ class AgentSpec:
     failures_each: int = 2
     join: Join | None = None
     """How long its turns wait for the runs they start; None: as their tools say, else for all."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "agent")
 
     def model(self, failures: int) -> ModelSpec:
         """Whom to ask after so many lost answers in a row."""

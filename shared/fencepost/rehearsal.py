@@ -6,11 +6,8 @@ made, a result is stored and read back; nothing is sent, and no Python tool is r
 them, is a problem: what the application's functions make of an unlikely value is a note.
 """
 
-import os
-import sysconfig
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Final, get_args
 
 from pydantic import BaseModel, Secret, SecretBytes, SecretStr, ValidationError
@@ -20,6 +17,7 @@ from fencepost.dependencies import resolve
 from fencepost.errors import UsageError
 from fencepost.fields import TenantId, is_excluded, parts_of
 from fencepost.misfits import misfits
+from fencepost.misspelt import is_application, is_ours
 from fencepost.outbound import outbound
 from fencepost.outcomes import receipt_of, result_text, told
 from fencepost.proposals import canonical_value
@@ -28,8 +26,6 @@ from fencepost.tools import Proposal, Tool
 
 TENANT: Final = "sample"
 _KEY: Final = digest("fencepost.sample.v1", [])
-_HERE: Final = f"{Path(__file__).parent}{os.sep}"
-_OTHERS: Final = tuple({sysconfig.get_path(name) + os.sep for name in ("stdlib", "purelib", "platlib")})
 _UNSET: Final = "https://unset.invalid"
 
 
@@ -184,10 +180,10 @@ def _ours(error: Exception) -> bool:
     trace, last = error.__traceback__, ""
     while trace is not None:
         name = trace.tb_frame.f_code.co_filename
-        if name.startswith(_HERE) or not name.startswith(("<", *_OTHERS)):
+        if is_ours(name) or is_application(name):
             last = name
         trace = trace.tb_next
-    return last.startswith(_HERE) and (last != __file__ or isinstance(error, ValueError))
+    return is_ours(last) and (last != __file__ or isinstance(error, ValueError))
 
 
 def _sorted(tool: Tool, missed: list[list[_Missed]]) -> tuple[list[str], list[str]]:

@@ -23,6 +23,7 @@ from fencepost.declarations import (
 from fencepost.dependencies import Breaker, DependencySpec
 from fencepost.errors import UsageError
 from fencepost.mcp import McpServer, Remote, ToolCall
+from fencepost.misspelt import check_values
 from fencepost.tools import Attempt, Request, Tool
 
 ArgsT = TypeVar("ArgsT", bound=BaseModel)
@@ -66,8 +67,10 @@ class Dependency:
     def book(self, function: BookT) -> BookT:
         """Register who reads the service's own list of effects, for `fencepost audit` and `fencepost check`.
 
-        Not needed to run.
+        `def effects(since: datetime, until: datetime) -> Iterable[BookedEffect]`: every effect from the first
+        moment to before the second, in any order (`fencepost.books`). Not needed to run.
         """
+        check_values(f"dependency {self.spec.scope}", {"function": function}, Dependency.book)
         if self.spec.scope in self._books:
             raise UsageError(f"dependency {self.spec.scope} has two books")
         self._books[self.spec.scope] = function

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from fencepost import App, BookedEffect, Context, Contract, Effect, Lookup, Request, Turn, UsageError
+from fencepost import App, Attempt, BookedEffect, Context, Contract, Effect, Lookup, Request, Turn, UsageError
 from fencepost_ops.drill.protocol import Protocol
 from fencepost_ops.drill.users import downstream
 from fencepost_ops.drill.users.engine import UserDrill
@@ -364,6 +364,21 @@ def test_what_is_wrong_with_a_test_is_said_in_a_sentence(fencepost_drill: UserDr
     assert "is no function of" in said(
         tools.app, "right.python", ARGS, service=tools.bank, through=["no_such"]
     )
+
+
+def test_what_a_python_tool_raises_is_shown_with_the_way_to_its_wires(
+    fencepost_drill: UserDrill,
+) -> None:
+    app = App("wires")
+
+    @app.python("pay", effect=Effect.IRREVERSIBLE, intent=lambda a: ("pay", a.order))
+    def pay(args: tools.Order, attempt: Attempt) -> None:
+        raise ConnectionError("no route to the bank")
+
+    app.allow("*", ["pay"])
+    told = wrong(fencepost_drill, app, "pay", ARGS, service=lambda _: (201, {}), book=[])
+    assert "ConnectionError: no route to the bank" in told
+    assert "through=[(client, 'post')]" in told
 
 
 def test_a_fault_that_a_history_no_longer_passes_is_noted(fencepost_drill: UserDrill) -> None:

@@ -227,9 +227,6 @@ def test_an_http_tool_needs_a_base_url() -> None:
         ({"effect": Effect.REVERSIBLE, "intent": PER_PROPOSAL}, "REVERSIBLE and has no compensate function"),
         ({"contract": Contract(lookup=Lookup(strong=True))}, "has a lookup, but there is no lookup function"),
         ({"returns": Numbered, "receipt": "missing"}, "receipt='missing' is no field of Numbered"),
-        ({"cosmetic": "n"}, "cosmetic='n' is no tuple of arguments' names"),
-        ({"cosmetic": 5}, "cosmetic=5 is no tuple of arguments' names"),
-        ({"cosmetic": (1,)}, "cosmetic=(1,) is no tuple of arguments' names"),
         ({"cosmetic": ("n", "hint")}, "cosmetic= names no argument: hint (there are "),
     ],
 )

@@ -32,12 +32,12 @@ DEDUPES = Dedupes(window=HOUR, first_failure=FirstFailure.REPLAYED)
     ("build", "complaint"),
     [
         (lambda: Dedupes(window=-SECOND), "window must not be negative"),
-        (lambda: Dedupes(starts="last_send"), "starts is"),  # type: ignore[arg-type]
+        (lambda: Dedupes(starts="last_send"), "starts= takes"),  # type: ignore[arg-type]
         (lambda: Dedupes(in_progress=frozenset({42})), "in_progress holds HTTP statuses"),
         (lambda: Dedupes(replay_marker=("Idempotent-Replayed", "true")), "lower case"),
         (lambda: Lookup(lag=-SECOND, horizon=HOUR), "lag must not be negative"),
         (lambda: Lookup(strong=True, horizon=-SECOND), "horizon must not be negative"),
-        (lambda: Lookup(by="name"), "a lookup is by"),  # type: ignore[arg-type]
+        (lambda: Lookup(by="name"), "by= takes"),  # type: ignore[arg-type]
         (lambda: Lookup(strong=True, lag=SECOND), "a strong lookup has no lag"),
         (lambda: Lookup(lag=SECOND), "both lag and horizon"),
         (lambda: Lookup(horizon=HOUR), "both lag and horizon"),

@@ -331,7 +331,7 @@ def test_a_wrong_declaration_is_one_sentence_that_says_what_to_do(monkeypatch: p
         app.dependency("b", URL, mcp=Stdio(command="x"))
     with pytest.raises(UsageError, match="64 hex digits"):
         Streamable(pins={"t": "abc"})
-    with pytest.raises(UsageError, match="not as one text"):
+    with pytest.raises(UsageError, match="args= takes a list"):
         Stdio(command="x", args="--flag")
     with pytest.raises(UsageError, match="no name of an MCP tool"):
         Remote("a b")

@@ -140,8 +140,8 @@ def test_what_nobody_sees_is_spelled_out_and_everything_else_is_left() -> None:
     [
         ({"max_output_bytes": 10}, "max_output_bytes is a whole number from 1024 to 1048576, not 10"),
         ({"max_output_bytes": 1 << 30}, "max_output_bytes is a whole number"),
-        ({"inline_bytes": True}, "inline_bytes is a whole number"),
-        ({"promote": "status"}, "promote is a tuple of paths; write promote=('status',)"),
+        ({"inline_bytes": True}, "inline_bytes= takes a whole number"),
+        ({"promote": "status"}, "promote= takes a tuple, e.g. ('status',)"),
         ({"promote": ("a..b",)}, "promote names fields such as 'status'"),
         ({"promote": ("",)}, "promote names fields such as 'status'"),
     ],

@@ -80,6 +80,7 @@ LOOKUPS: dict[str, dict[str, Any]] = {
     "absent late": said(Answer.ABSENT, SECOND),
     "unclear": said(Answer.UNCLEAR, TICK),
     "unclear, rested": said(Answer.UNCLEAR, MINUTE),
+    "refused": said(Answer.NOT_ASKED, SECOND),
 }
 EVIDENCE: dict[str, tuple[Evidence, ...]] = {
     "nothing": (),
@@ -193,29 +194,30 @@ BY_CONTRACT = """
 
 # Evidence comes first. "." is as without evidence, "?" a contradiction if the contract can prove the absence,
 # "r" a repeat where the run may act, else a failure.
-# In the order of LOOKUPS: none, not asked, found, found other, absent early and late, unclear, and rested.
+# In the order of LOOKUPS: none, not asked, found, found other, absent early and late, unclear, and
+# rested, and refused by the engine, which leaves all to the contract as none does.
 BY_EVIDENCE = {
-    "nothing": "........",
-    "one no": "........",
-    "all no": "FFppFFFF",
-    "all no, may pass": "rrpprrrr",
-    "one yes": "SSSpS?SS",
-    "yes and no": "SSSpS?SS",
-    "same yes": "SSSpS?SS",
-    "two receipts": "pppppppp",
-    "yes against no": "pppppppp",
+    "nothing": ".........",
+    "one no": ".........",
+    "all no": "FFppFFFFF",
+    "all no, may pass": "rrpprrrrr",
+    "one yes": "SSSpS?SSS",
+    "yes and no": "SSSpS?SSS",
+    "same yes": "SSSpS?SSS",
+    "two receipts": "ppppppppp",
+    "yes against no": "ppppppppp",
 }
 # A read has nothing to contradict: any answer will do, and without one it is repeated or fails.
 READ_BY_EVIDENCE = {
-    "nothing": "..S.....",
-    "one no": "..S.....",
-    "all no": "FFSFFFFF",
-    "all no, may pass": "rrSrrrrr",
-    "one yes": "SSSSSSSS",
-    "yes and no": "SSSSSSSS",
-    "same yes": "SSSSSSSS",
-    "two receipts": "SSSSSSSS",
-    "yes against no": "SSSSSSSS",
+    "nothing": "..S......",
+    "one no": "..S......",
+    "all no": "FFSFFFFFF",
+    "all no, may pass": "rrSrrrrrr",
+    "one yes": "SSSSSSSSS",
+    "yes and no": "SSSSSSSSS",
+    "same yes": "SSSSSSSSS",
+    "two receipts": "SSSSSSSSS",
+    "yes against no": "SSSSSSSSS",
 }
 AGAIN_BY_RUN = dict(zip(RUNS, "RFFFRFFFFF", strict=True))
 
@@ -227,6 +229,8 @@ def by_contract() -> dict[tuple[str, str, str, str], str]:
         for window, column in zip(WINDOWS, columns, strict=True):
             for run, expected in zip(RUNS, column.replace(" ", ""), strict=True):
                 table[contract, lookup, window, run] = expected
+                if lookup == "none":
+                    table[contract, "refused", window, run] = expected
     return table
 
 

@@ -184,7 +184,7 @@ def test_a_search_that_gives_no_documents_fails_and_says_why(found: Any, why: st
     [
         ({"max_age": timedelta(0)}, "max_age must lie above zero"),
         ({"on_stale": OnStale.MARK}, "says nothing without a max_age"),
-        ({"returns": BaseModel}, "is fencepost.retrieval.Document or a subclass"),
+        ({"returns": BaseModel}, "returns= takes Document or a subclass"),
     ],
 )
 def test_a_retrieval_that_cannot_be_is_refused(said: dict[str, Any], why: str) -> None:

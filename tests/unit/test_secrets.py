@@ -137,7 +137,7 @@ def test_an_app_says_which_secrets_a_tool_may_name() -> None:
     problems = made_app(secrets=()).check()
     assert len(problems) == 2
     assert all("say which it may name" in problem for problem in problems)
-    with pytest.raises(UsageError, match="list of names"):
+    with pytest.raises(UsageError, match="secrets= takes a tuple"):
         made_app(secrets="mailbox/*")  # type: ignore[arg-type]
     app = made_app()
     app.secrets(lambda _tenant, _name: None)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fencepost.app import App
+from fencepost.canonical import reveal, sanitize
 from fencepost.events import Event
 from fencepost.ledger import rows
 from fencepost.ledger.abandoned import abandoned
@@ -183,7 +184,9 @@ def _timeline(
         what = f"{row[10]} {row[9] or ''}".strip() + (f" attempt {event.attempt}" if event.attempt else "")
         held = f" fence {event.fence}" if event.fence else ""
         who = f" · {event.by}" if event.by and event.type == "LeaseAcquired" else ""
-        lines.append((event.at_s, event.seq, f"{event.type} · {what}{held}{who}"))
+        raised = event.data.get("message") if event.type == "ToolOutcomeMarkedUnknown" else None
+        why = f" ({reveal(' '.join(sanitize(raised, 200).split()))})" if raised else ""
+        lines.append((event.at_s, event.seq, f"{event.type} · {what}{held}{who}{why}"))
     for number, one in enumerate(struck):
         lines.append((one.at_s, 10_000 + number, f"*** {one.fault.named} · {one.process}"))
     for seconds, _, text in sorted(lines):

@@ -11,6 +11,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
+from fencepost.misspelt import check_fields
+
 ZERO = timedelta(0)
 APPLIED = frozenset({200, 201, 204})
 """The statuses that say "done" where a contract names no others: not accepted (202) nor in parts (207)."""
@@ -101,6 +103,7 @@ class Dedupes:
     replay_marker: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _not_negative("window", self.window)
         _statuses("in_progress", self.in_progress, 100)
         if self.first_failure is None and self.window > ZERO:
@@ -110,8 +113,6 @@ class Dedupes:
             )
         if self.first_failure is None:
             object.__setattr__(self, "first_failure", FirstFailure.UNKNOWN)
-        if self.starts not in {"first_send", "completion"}:
-            raise ValueError(f"starts is 'first_send' or 'completion', not {self.starts!r}")
         if self.replay_marker is not None and self.replay_marker[0] != self.replay_marker[0].lower():
             raise ValueError(f"replay_marker names its header in lower case, not {self.replay_marker[0]!r}")
 
@@ -125,6 +126,9 @@ class Natural:
     """
 
     resource: Callable[[Any], object] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +153,12 @@ class Lookup:
     absent: frozenset[int] = ABSENT
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _statuses("absent", self.absent, 200)
         if 200 in self.absent:
             raise ValueError("200 is no absence by itself; have @tool.lookup_parse read the answer")
         _not_negative("lag", self.lag)
         _not_negative("horizon", self.horizon)
-        if self.by not in {"key", "receipt", "reference"}:
-            raise ValueError(f"a lookup is by 'key', 'receipt' or 'reference', not {self.by!r}")
         if self.strong and self.lag:
             raise ValueError("a strong lookup has no lag; leave out one of the two")
         if not self.strong and (self.lag is None) != (self.horizon is None):
@@ -186,6 +189,7 @@ class Contract:
     after_takeover: AfterTakeover | None = None
 
     def __post_init__(self) -> None:
+        check_fields(self)
         _not_negative("settle", self.settle)
         _statuses("applied", self.applied, 200)
         _statuses("not_applied", self.not_applied, 300)

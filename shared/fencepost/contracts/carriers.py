@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Any, Final, Literal
 from uuid import UUID
 
+from fencepost.misspelt import check_fields
 from fencepost.wire import StoredRequest
 
 _KEY = re.compile(r"[0-9a-f]{64}")
@@ -46,8 +47,7 @@ class KeyCarrier:
     quoted: bool = False
 
     def __post_init__(self) -> None:
-        if self.form not in {"hex", "uuid"}:
-            raise ValueError(f"a key's form is 'hex' or 'uuid', not {self.form!r}")
+        check_fields(self)
         least = _UUID if self.form == "uuid" else _LEAST
         if self.max_length is not None and self.max_length < least:
             raise ValueError(f"a key of form {self.form} needs {least} characters, not {self.max_length}")

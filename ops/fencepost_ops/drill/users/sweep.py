@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from fencepost.app import App
 from fencepost.errors import UsageError
+from fencepost.tools import Tool
 from fencepost_ops.drill.protocol import WIRES, Protocol
 from fencepost_ops.drill.users import application, plan, probe
 from fencepost_ops.drill.users.judge import Finding, findings
 from fencepost_ops.drill.users.played import Played
 from fencepost_ops.drill.users.result import Result
 from fencepost_ops.drill.users.world import Given
+
+_CAME_BACK: Final = re.compile(r"ToolOutcomeMarkedUnknown|ToolAttemptFailed")
 
 Play = Callable[[Given, App, Protocol], Played]
 
@@ -117,20 +122,14 @@ class Sweep:
             said = "; ".join(owed.why for owed in quiet.outcome.owed)
             wire = "; ".join(f"{one.what} → {one.heard}" for one in quiet.log)
             last = " / ".join(line.strip() for line in quiet.outcome.timeline[-4:])
+            raised = [line.strip() for line in quiet.outcome.timeline if _CAME_BACK.search(line)]
             raise UsageError(
                 f"without any fault {self._case.name} ends {', '.join(sorted(ended)) or 'never called'}: "
-                f"{said or last}; on the wire: {wire or 'nothing'}"
+                f"{said or last}; on the wire: {wire or 'nothing'}; it came back as: "
+                f"{' / '.join(raised) or 'nothing'}{_unwired(self._given.tool, quiet)}"
             )
-        tool = self._given.tool
-        if (
-            tool is not None
-            and tool.kind == "python"
-            and not any(one.kind == "call" and one.what != tool.name for one in quiet.log)
-        ):
-            self.result.notes.append(
-                "not swept: what the network does to this Python tool. Name the functions by which it "
-                "reaches its service, through=[(client, 'post')], or wrap them with fencepost_drill.line"
-            )
+        if unwired := _unwired(self._given.tool, quiet):
+            self.result.notes.append(f"not swept: what the network does to this Python tool{unwired}")
 
     def _probe(self) -> None:
         tool = self._given.tool
@@ -149,3 +148,15 @@ class Sweep:
                 f"by comes from them or from the operation key, never from a clock or chance; {line}"
             )
             self.result.findings.append(Finding("impure", "the request, built twice, differs", mistake))
+
+
+def _unwired(tool: Tool | None, quiet: Played) -> str:
+    """What to add where a Python tool reached its service by nothing that is known here."""
+    if tool is None or tool.kind != "python":
+        return ""
+    if any(one.kind == "call" and one.what != tool.name for one in quiet.log):
+        return ""
+    return (
+        ". Name the functions by which it reaches its service, through=[(client, 'post')], or wrap them with "
+        "fencepost_drill.line"
+    )
