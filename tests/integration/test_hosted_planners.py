@@ -39,7 +39,7 @@ from tests.sdks import (
 ROB = {"name": "bank_rob", "id": "same", "arguments": {"key": "k"}}
 BURN = {"name": "note.burn", "id": "same", "arguments": {"key": "k"}}
 THOUGHTS = ["Hm.", "And yet."]
-TURNS = [
+TURNS: list[dict[str, Any]] = [
     {"text": "I note it.", "calls": [NOTE, ROB, BURN], "thoughts": THOUGHTS},
     {"text": "Done."},
     {"text": "Noted."},

@@ -119,7 +119,7 @@ BEGUN: Event = {"type": "tool_use", "id": "one", "name": "pay", "input": {}}
         (LONG, {}),  # twice that is more than is held for the turn
         (STILL, {"max_output": 30}),
         (paused(), {}),  # there is nowhere to go on
-        (paused(BEGUN), {}),  # a call would want its result
+        (paused(THOUGHT, BEGUN), {}),  # a call would want its result
         (messages(stop="pause_turn", used=None), {}),
     ],
 )

@@ -49,6 +49,13 @@ def find_too(args: Order, attempt: Attempt) -> None:
 def long(args: Order, attempt: Attempt) -> None: ...
 
 
+class Nothing(BaseModel): ...
+
+
+@app.python("ping", effect=Effect.READ)
+def ping(args: Nothing, attempt: Attempt) -> None: ...
+
+
 DECLARED = declare(app.tools, ["*"])
 
 
@@ -295,7 +302,7 @@ def test_the_digest_and_the_size_are_of_all_that_is_sent(wire: Wire) -> None:
 
 def test_names_fit_the_wire_and_lead_back_to_one_tool_each() -> None:
     told = {tool.name for tool in DECLARED.tools}
-    assert len(told) == len(app.tools) == 3
+    assert len(told) == len(app.tools) == 4
     assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in told)
     assert {DECLARED.tool(name) for name in told} == set(app.tools)
     assert DECLARED.tool("orders_find") == "orders_find"
@@ -303,6 +310,13 @@ def test_names_fit_the_wire_and_lead_back_to_one_tool_each() -> None:
     assert DECLARED.tool("bank_rob") == "bank_rob"
     assert re.fullmatch(r"[A-Za-z0-9_-]{1,64}", DECLARED.wire("höhö böse\n" * 20))
     assert declare(app.tools, ["orders.*"]).told == {"orders.find": "orders_find"}
+
+
+def test_no_arguments_are_an_empty_object_for_a_tool_that_takes_none_and_wrong_for_others() -> None:
+    assert [DECLARED.arguments("ping", one) for one in ("", "{}", "[]")] == ["{}", "{}", "[]"]
+    told = DECLARED.wire("orders.find")
+    assert [DECLARED.arguments(name, "") for name in (told, "nobody's")] == ["", ""]
+    assert DECLARED.arguments(told, "{}") == "{}"
 
 
 def test_a_tool_is_described_and_its_schema_is_closed_but_for_maps() -> None:

@@ -57,7 +57,8 @@ def of_message(message: Mapping[str, Any]) -> Facts:
             delta = {"type": "input_json_delta", "partial_json": _written(block.get("input"))}
             collector.take({"type": "content_block_delta", **at, "delta": delta})
         collector.take({"type": "content_block_stop", **at})
-    collector.take({"type": "message_delta", "delta": {"stop_reason": message.get("stop_reason")}})
+    delta = {"stop_reason": message.get("stop_reason")}
+    collector.take({"type": "message_delta", "delta": delta, "usage": message.get("usage")})
     collector.take({"type": "message_stop"})
     if not collector.facts.told:
         unfinished(collector.facts, "")

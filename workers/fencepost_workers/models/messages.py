@@ -98,7 +98,9 @@ class Messages:
             self.facts.faults.append("it begins twice")
         self._begun = True
         self.facts.response = word(message.get("id"))
-        self._used(plain(message.get("usage")))
+        # At its beginning an answer has made a token or none; what it made in all is told at its end.
+        usage = plain(message.get("usage"))
+        self._used({name: value for name, value in usage.items() if name != "output_tokens"})
 
     def _used(self, usage: Mapping[str, Any]) -> None:
         # Counts are cumulative, and what a later event leaves out stays as it was.

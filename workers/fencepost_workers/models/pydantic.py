@@ -31,8 +31,8 @@ def _parts(one: str | Told | Mapping[str, Any], provider: str) -> list[Any]:
     if isinstance(one, str):
         return [m.TextPart(one)]
     if isinstance(one, Told):
-        signed = {"provider_name": provider, "provider_details": dict(one.beside)} if one.beside else {}
-        return [m.ToolCallPart(one.name, one.arguments, one.id, **signed)]
+        signed: dict[str, Any] = {"provider_name": provider, "provider_details": dict(one.beside)}
+        return [m.ToolCallPart(one.name, one.arguments, one.id, **(signed if one.beside else {}))]
     match one:
         case {"type": "thinking", "thinking": str(text), "signature": str(signature)}:
             return [m.ThinkingPart(text, signature=signature, provider_name=provider)]
