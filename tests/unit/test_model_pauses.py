@@ -30,11 +30,16 @@ def paused(*blocks: Event) -> list[Event]:
 
 STILL = paused(THOUGHT, {"type": "text", "text": "Still at it. "})
 DONE = messages([PAY], "Now I pay.")
-Answers = Sequence[list[Event] | int]
+Answers = Sequence[list[Event] | int | Event]
+FIRST = Context("r", "t", "p", "x", 1)
 
 
-def asked(answers: Answers, **said: Any) -> tuple[ModelTurn | NoTurn, Provider]:
-    """What comes of these answers, the last of them for ever; a number is the status of an error."""
+def asked(
+    answers: Answers, wire: Wire = Wire.MESSAGES, context: Context = FIRST, **said: Any
+) -> tuple[ModelTurn | NoTurn, Provider]:
+    """What comes of these answers, the last of them for ever; a number is the status of an error, and an
+    object what a 400 says.
+    """
     left = list(answers)
 
     async def answer(writer: asyncio.StreamWriter) -> None:
@@ -42,17 +47,21 @@ def asked(answers: Answers, **said: Any) -> tuple[ModelTurn | NoTurn, Provider]:
         if isinstance(one, int):
             writer.write(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\nconnection: close\r\n\r\n" % one)
             return
-        lines = [f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in one]
+        if isinstance(one, dict):
+            told = json.dumps(one).encode()
+            head = b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(told), told))
+            return
+        lines = [f"event: {event.get('type', 'x')}\ndata: {json.dumps(event)}\n\n" for event in one]
         head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
         writer.write((head + "".join(lines)).encode())
 
     async def ask() -> tuple[ModelTurn | NoTurn, Provider]:
         async with provider(answer) as told:
-            model, providers = told.model(Wire.MESSAGES, **said), Providers()
+            model, providers = told.model(wire, **said), Providers()
             agent = AgentSpec(models=(model,), instructions="Pay.")
             try:
                 asking = Asking(0, 30, NOW)
-                context = Context("r", "t", "p", "x", 1)
                 return await AgentPlanner(agent, app.tools, providers).ask(context, asking), told
             except NoTurn as lost:
                 return lost, told

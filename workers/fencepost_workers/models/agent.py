@@ -24,7 +24,7 @@ from fencepost.telemetry import names, spans
 from fencepost.tools import Context, Proposal, Tool, Turn
 from fencepost_workers.models.answers import TURNS, Answer, Ending, word
 from fencepost_workers.models.declared import Declared, declare
-from fencepost_workers.models.prompt import Prompt, going_on, prompt
+from fencepost_workers.models.prompt import Prompt, going_on, prompt, repaired
 from fencepost_workers.models.providers import Heard, KeyUnavailable, Providers
 
 STOPS: Final[Mapping[Ending, StopReason]] = {
@@ -127,10 +127,19 @@ class AgentPlanner(ModelPlanner):
         return self._turn(model, made, heard, asking)
 
     async def _answered(self, model: ModelSpec, made: Prompt, asking: Asking) -> Heard:
-        """Its answer, gone on with where its provider paused: as far as time and what is held for it go."""
+        """Its answer, gone on with where its provider paused: as far as time and what is held for it go.
+
+        A request of Chat that is refused for its form, which costs nothing, is asked in the form that it
+        should have had.
+        """
         clock = asyncio.get_running_loop().time
         until = clock() + asking.seconds
         heard = await self._providers.ask(model, made.body, asking.seconds, asking.now)
+        if model.wire is Wire.CHAT and heard.answer.code in UNFIT and heard.free and until > clock():
+            form = repaired(made.body, heard.answer.why)
+            if form is not None:
+                again = await self._providers.ask(model, form, until - clock(), asking.now)
+                heard = replace(again, repaired=True)
         latest = heard.answer.tokens
         for _ in range(PAUSES):
             room = min(self.agent.window, model.window)
@@ -300,7 +309,8 @@ def said_of(model: ModelSpec, made: Prompt, heard: Heard | None) -> dict[str, An
     kept |= {name: text for name, text in ids.items() if text}
     if answer.tokens is not None:
         kept["tokens"] = answer.tokens.to_json()
-    return kept | ({"resumed": heard.resumed} if heard.resumed else {})
+    kept |= {"resumed": heard.resumed} if heard.resumed else {}
+    return kept | ({"repaired": True} if heard.repaired else {})
 
 
 def raw_of(model: ModelSpec, answer: Answer, wire: str = "") -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -170,6 +171,44 @@ def _chat(instructions: str, told: Transcript) -> dict[str, Any]:
 def _chat_thoughts(exchange: Exchange) -> dict[str, Any]:
     """What the model's server put beside its answer, under the names that it has there."""
     return {name: one for part in exchange.said if isinstance(part, Mapping) for name, one in part.items()}
+
+
+UNSIGNED: Final = {"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}}
+"""What Gemini takes for the signature of a call that another model made (its guide to thought signatures)."""
+_OUT_OF_ORDER: Final = re.compile(r"\broles?\b.*\b(after|alternate)|message_order", re.DOTALL | re.IGNORECASE)
+
+
+def repaired(body: Mapping[str, Any], refusal: str) -> Mapping[str, Any] | None:
+    """The same request of Chat in the form that its server misses, by what the refusal names; None for none.
+
+    Nothing is known of a server before: one wants a signature at each call, also at another model's (Gemini),
+    one the thoughts of each turn that called (DeepSeek), and one no user after a result (Mistral).
+    """
+    made = [dict(message) for message in body.get("messages", ())]
+    calling = [message for message in made if message.get("tool_calls")]
+    if "thought_signature" in refusal:
+        for message in calling:
+            first, *others = message["tool_calls"]
+            if not any("extra_content" in one for one in message["tool_calls"]):
+                message["tool_calls"] = [{**first, **UNSIGNED}, *others]
+    if "reasoning_content" in refusal:
+        for message in calling:
+            message.setdefault("reasoning_content", "")
+    if _OUT_OF_ORDER.search(refusal):
+        made = _in_order(made)
+    return None if made == list(body.get("messages", ())) else {**body, "messages": made}
+
+
+def _in_order(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What stands after results, or in a row, is said with what the user said before."""
+    kept: list[dict[str, Any]] = []
+    for message in messages:
+        said = [one for one in kept if one["role"] == "user"]
+        if message["role"] == "user" and said and kept[-1]["role"] in {"tool", "user"}:
+            said[-1]["content"] += f"\n\n{message['content']}"
+        else:
+            kept.append(message)
+    return kept
 
 
 def _chat_turn(exchange: Exchange) -> dict[str, Any]:

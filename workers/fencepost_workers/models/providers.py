@@ -73,7 +73,8 @@ class KeyUnavailable(UsageError):
 @dataclass(frozen=True, slots=True)
 class Heard:
     """What came of one request. `free`: it surely cost nothing. `request` is the provider's id of it;
-    `resumed`: how many paused answers it went on with.
+    `resumed`: how many paused answers it went on with; `repaired`: the request was refused at first, for its
+    form.
     """
 
     answer: Answer
@@ -81,6 +82,7 @@ class Heard:
     free: bool = False
     retry_after: timedelta | None = None
     resumed: int = 0
+    repaired: bool = False
 
 
 @dataclass(slots=True, eq=False)
