@@ -49,8 +49,8 @@ def asked(
             return
         if isinstance(one, dict):
             told = json.dumps(one).encode()
-            head = b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\nconnection: close\r\n"
-            writer.write(head + b"content-length: %d\r\n\r\n%b" % (len(told), told))
+            begun = b"HTTP/1.1 400 X\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            writer.write(begun + b"content-length: %d\r\n\r\n%b" % (len(told), told))
             return
         lines = [f"event: {event.get('type', 'x')}\ndata: {json.dumps(event)}\n\n" for event in one]
         head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
