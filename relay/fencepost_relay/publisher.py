@@ -8,13 +8,16 @@ socket timeout.
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from celery import Celery
 from kombu import Connection, Producer, Queue
 from kombu.exceptions import ChannelError, OperationalError
+from kombu.transport import redis as kombu_redis
+from redis import ResponseError
 
 from fencepost.errors import Unreachable
+from fencepost.leases import rotating
 
 QUEUES: Final = ("planner", "dispatcher", "reconciler", "compensator")
 SOCKET_TIMEOUT_S: Final = 2.0  # a pass fails within three seconds, whatever the broker does
@@ -33,6 +36,36 @@ _TRANSPORT: Final = {
 
 Item = tuple[str, str, int]
 """Tenant, subject, generation."""
+
+
+class RefusedError(Unreachable):
+    """The broker is there and took nothing: it is read-only, full, or the queue's key is no list."""
+
+
+if TYPE_CHECKING:
+
+    class _Channel:
+        connection: Any
+
+        def _connparams(self, asynchronous: bool = False) -> dict[str, Any]: ...
+
+    class _RedisTransport:
+        pass
+
+else:
+    _Channel, _RedisTransport = kombu_redis.Channel, kombu_redis.Transport
+
+
+class _Rotating(_Channel):
+    """Its connections log in as the file of their address says when they begin."""
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        address = self.connection.client.transport_options.get("address", "")
+        return rotating(address, super()._connparams(asynchronous))
+
+
+class _Transport(_RedisTransport):
+    Channel = _Rotating
 
 
 class Publishes(Protocol):
@@ -57,7 +90,9 @@ class Publisher:
     def __init__(self, url: str) -> None:
         self._app = Celery("fencepost.relay", broker=url, set_as_current=False)
         self._app.conf.update(
-            broker_transport_options=_TRANSPORT,
+            broker_transport_options={**_TRANSPORT, "address": url},
+            # Left to itself kombu trusts any certificate, and sends the password; an address may say so.
+            broker_use_ssl={"ssl_cert_reqs": "required"} if url.startswith("rediss:") else None,
             task_create_missing_queues=False,
             task_default_queue=QUEUES[0],  # never used, but Celery looks it up
             task_ignore_result=True,
@@ -77,7 +112,7 @@ class Publisher:
         """
         Send one message with these items to `queue`; its header `traceparent` says to which tree of runs they
         belong, if it is one. No worker reads that: it knows what it does from the row (R1). Raises
-        Unreachable, and then it may have been sent: a message too many is dropped by the claim; LookupError
+        Unreachable, and then it may have been sent, unless it is RefusedError; LookupError
         for a queue nobody declares. Any other error is the items' own; what comes next has a new connection.
         """
         if queue not in QUEUES:
@@ -105,6 +140,8 @@ class Publisher:
             yield self._open()
         except _errors(self._connection) as error:
             self.close()
+            if _refused(error):
+                raise RefusedError(f"the broker refuses: {error}") from error
             raise Unreachable(f"the broker cannot be reached: {error}") from error
         except Exception:
             self.close()
@@ -112,9 +149,16 @@ class Publisher:
 
     def _open(self) -> Producer:
         if self._producer is None:
-            self._connection = self._app.connection_for_write()
+            self._connection = self._app.connection_for_write(transport=_Transport)
             self._producer = self._app.amqp.Producer(self._connection, auto_declare=False)
         return self._producer
+
+
+def _refused(error: BaseException | None) -> bool:
+    """Whether the server's answer was a no: then nothing was sent."""
+    while error is not None and not isinstance(error, ResponseError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _errors(connection: Connection | None) -> tuple[type[Exception], ...]:

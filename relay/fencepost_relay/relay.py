@@ -30,7 +30,7 @@ from fencepost.publication import MOST_DOUBLINGS, apart, republish_delay
 from fencepost.settings import fresh
 from fencepost.telemetry import correlation
 from fencepost.testing import fault
-from fencepost_relay.publisher import QUEUES, Item, Publishes
+from fencepost_relay.publisher import QUEUES, Item, Publishes, RefusedError
 from fencepost_relay.silence import LOWER, WORKERS, Stamp, judge_silence, uninterrupted
 from fencepost_relay.taking import (
     TAKE_AGAIN,
@@ -105,6 +105,7 @@ class Relay:
         self._measured: float | None = None
         self._more_again = False
         self._refused = False
+        self._served = False
 
     def run_once(self) -> PassResult:
         """One pass. Raises Unreachable within three seconds when the broker is silent or Postgres is away,
@@ -240,10 +241,13 @@ class Relay:
         sent = 0
         try:
             while waiting:
-                queue, items = waiting.pop(0)
+                queue, items = waiting[0]
                 sent += self._send_list(queue, items, at, failed, roots)
+                del waiting[0]
             self._refused = False
-        except Unreachable:
+        except Unreachable as error:
+            if not isinstance(error, RefusedError):  # else it may have been sent
+                del waiting[0]
             self._measured = None  # ask before taking more
             self._refused = True
             self._hand_back([item for _, items in waiting for item in items])
@@ -299,6 +303,7 @@ class Relay:
             if self._session is None:
                 self._session = _connect(self._dsn)
                 self._opened(self._session)
+                self._served = True
             return self._session.execute(statement, values)
         except psycopg.Error as error:
             raise self._failed(error) from error
@@ -310,6 +315,8 @@ class Relay:
         self._drop_session()
         self._looked = None
         known = translate(error, self._dsn)
+        if self._served and error.sqlstate is None:  # a login that is refused now may be one that was rotated
+            return Unreachable(str(known))
         if isinstance(known, FencepostError):
             return known
         if isinstance(error, psycopg.OperationalError):

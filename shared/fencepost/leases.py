@@ -33,18 +33,22 @@ Keys (one hash slot per subject, so a cluster works; nothing else is stored):
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 import redis
+import redis.connection as redis_connection
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from fencepost.errors import Unreachable
+from fencepost.settings import file_of, fresh
 
+_pool: Callable[..., redis.BlockingConnectionPool] = redis.BlockingConnectionPool
+parse_url: Callable[[str], dict[str, Any]] = redis_connection.parse_url
 SOCKET_TIMEOUT_S: Final = 2.0
 POOL_WAIT_S: Final = 0.9  # with the socket timeout still under three seconds
 COUNTER_OUTLIVES_LEASE: Final = timedelta(days=1)
@@ -139,18 +143,38 @@ def connect(url: str, *, size: int, timeout_s: float = SOCKET_TIMEOUT_S) -> redi
     A client that sends each command once and gives up on a silent server after `timeout_s`. Nothing is sent
     until the first command. Raises ValueError for a malformed address.
     """
-    pool = redis.BlockingConnectionPool.from_url(
-        url,
-        max_connections=size,
-        timeout=POOL_WAIT_S,
-        socket_timeout=timeout_s,
-        socket_connect_timeout=timeout_s,
-        retry=Retry(NoBackoff(), 0),
-        retry_on_error=[],
-        protocol=2,  # no handshake: each of its round trips would wait a timeout of its own
-        driver_info=None,
-    )
+    ours = {
+        "max_connections": size,
+        "timeout": POOL_WAIT_S,
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+        "retry_on_error": [],
+        "protocol": 2,  # no handshake: each of its round trips would wait a timeout of its own
+        "driver_info": None,
+    }
+    pool: redis.BlockingConnectionPool = _pool(**rotating(url, {**ours, **parse_url(url)}))
     return redis.Redis(connection_pool=pool)
+
+
+class _Login(redis.CredentialProvider):
+    """A login as the file of the address holds it when a connection begins: it may have been rotated."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def get_credentials(self) -> tuple[str] | tuple[str, str]:
+        found = parse_url(fresh(self._url))
+        name, password = found.get("username"), found.get("password") or ""
+        return (name, password) if name else (password,)
+
+
+def rotating(url: str, how: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a connection, with a login that is read anew where the address came from a file."""
+    if file_of(url) is None or not how.get("password"):
+        return how
+    kept = {name: value for name, value in how.items() if name not in ("username", "password")}
+    return {**kept, "credential_provider": _Login(url)}
 
 
 class RedisLeases:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import psycopg
@@ -13,7 +13,7 @@ import pytest
 from fencepost import commands as c
 from fencepost.client import Client
 from fencepost.errors import Unreachable
-from fencepost.ledger.connect import Pool, connect, kept_session
+from fencepost.ledger.connect import Pool, connect, kept_session, writable
 from fencepost.ledger.session import Session
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.local import LocalPostgres
@@ -185,3 +185,48 @@ def test_a_session_that_lost_its_settings_is_replaced_and_a_pooler_that_keeps_no
     monkeypatch.setattr("fencepost.ledger.session._SET", "SELECT unnest(%s::text[]), unnest(%s::text[])")
     with pytest.raises(Unreachable, match="a pooler stands between"):
         connect(ledger.dsns["worker"], "dropped")
+
+
+def test_a_session_of_a_postgres_that_was_read_only_is_not_used_again(
+    server: LocalPostgres, ledger: LedgerDatabase
+) -> None:
+    pool = Pool(ledger.dsns["worker"], "read-only", 1, trusted_s=60)
+
+    def write() -> None:
+        with pool.connection() as session:
+            session.execute("UPDATE fencepost.outbox SET publish_at = publish_at WHERE false")
+
+    order(server, f"ALTER DATABASE {ledger.name} SET default_transaction_read_only = on")
+    try:
+        with pytest.raises(Unreachable, match="is read-only"):
+            write()
+    finally:
+        order(server, f"ALTER DATABASE {ledger.name} RESET ALL")
+
+    def written() -> bool:
+        with suppress(Unreachable):  # a session that was opened before it was over
+            write()
+            return True
+        return False
+
+    until("it is written again", written, within_s=10)
+    pool.close()
+
+
+def test_of_several_hosts_the_one_that_takes_writes_is_found(
+    server: LocalPostgres, ledger: LedgerDatabase
+) -> None:
+    asked = {"dbname": ledger.name, "host": "127.0.0.1,127.0.0.1", "port": f"{server.port},{server.port}"}
+    assert writable(psycopg.conninfo.make_conninfo("", **asked)) == {"target_session_attrs": "read-write"}
+    own = psycopg.conninfo.make_conninfo("", **asked, target_session_attrs="any")
+    assert writable(own) == writable(ledger.dsns["worker"]) == {}
+
+
+def test_no_text_of_the_ledger_sorts_by_a_collation_that_may_change(own: Bench) -> None:
+    found = own.sql(
+        "SELECT attrelid::regclass::text, attname FROM pg_attribute a"
+        " JOIN pg_collation c ON c.oid = a.attcollation JOIN pg_class r ON r.oid = a.attrelid"
+        " WHERE r.relnamespace = 'fencepost'::regnamespace AND r.relkind IN ('r', 'p') AND attnum > 0"
+        " AND collname <> 'C' AND relname <> 'alembic_version'"
+    )
+    assert found == []

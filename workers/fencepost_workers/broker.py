@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kombu.transport import redis as kombu_redis
 from redis import RedisError
 
+from fencepost.leases import rotating
 from fencepost.states import Queue
 from fencepost_workers.hints import Flaw, read
 
@@ -23,9 +24,14 @@ if TYPE_CHECKING:
     class _Channel:
         connection: Any
 
+        def _connparams(self, asynchronous: bool = False) -> dict[str, Any]: ...
         def _brpop_read(self, **options: Any) -> Any: ...
 
     class _Transport:
+        connection_errors: tuple[type[Exception], ...]
+        client: Any
+
+        def __init__(self, *args: Any, **options: Any) -> None: ...
         def _deliver(self, message: Any, queue: str) -> None: ...
 
 else:
@@ -49,7 +55,15 @@ def _drop(queue: str, reason: str, entry: object) -> None:
         log.warning("dropped an entry of %s; others like it go unsaid: %s: %s", queue, reason, shown)
 
 
-class Channel(_Channel):
+class Rotating(_Channel):
+    """A channel whose connections log in as the file of their address says when they begin."""
+
+    def _connparams(self, asynchronous: bool = False) -> dict[str, Any]:
+        address = self.connection.client.transport_options.get("address", "")
+        return rotating(address, super()._connparams(asynchronous))
+
+
+class Channel(Rotating):
     """A channel that drops what cannot even be parsed."""
 
     def _brpop_read(self, **options: Any) -> Any:

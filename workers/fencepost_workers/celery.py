@@ -62,13 +62,18 @@ def configure(settings: Settings) -> dict[str, Any]:
         "interval_step": 0,
         "interval_max": 0,
         "client_name": "fencepost",
+        "address": settings.redis_url,
     }
     return {
         "broker_url": settings.redis_url,
+        # Left to itself kombu trusts any certificate, and sends the password. The address may say otherwise.
+        "broker_use_ssl": {"ssl_cert_reqs": "required"} if settings.redis_url.startswith("rediss:") else None,
         "broker_transport_options": transport,
         "broker_connection_retry": True,
         "broker_connection_retry_on_startup": True,
         "broker_connection_max_retries": None,
+        # A Redis that refuses (read-only, full, a key of another type) is asked anew; it ends no process.
+        "broker_channel_error_retry": True,
         "broker_pool_limit": 32,
         "task_acks_late": settings.hostile,
         "task_reject_on_worker_lost": False,

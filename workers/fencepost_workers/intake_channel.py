@@ -22,6 +22,7 @@ from kombu.transport import redis as kombu_redis
 from kombu.transport import virtual
 from kombu.utils.json import loads
 
+from fencepost_workers.broker import Rotating
 from fencepost_workers.intake_entry import MAX_ENTRY, Cut
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
         pass
 
 else:
-    _Channel, _QoS, _Transport = kombu_redis.Channel, kombu_redis.QoS, kombu_redis.Transport
+    _Channel, _QoS, _Transport = Rotating, kombu_redis.QoS, kombu_redis.Transport
 
 FORM: Final = "fencepost-entry"
 TEXT, HEX, CUT = "text", "hex", "cut"

@@ -27,7 +27,7 @@ UNWELL: Final = ("stalled", "silent")
 
 @click.command()
 @click.option("--all", "ended", is_flag=True, help="Also those that have ended.")
-@click.option("--check", is_flag=True, help="Exit with 1 if any is stalled or silent.")
+@click.option("--check", is_flag=True, help="Exit with 1 if any is stalled or silent, or Postgres read-only.")
 @dsn_option
 @json_option
 @pass_session
@@ -45,6 +45,9 @@ def workers(session: Session, ended: bool, check: bool, as_json: bool) -> int:
         now = listings.now(connection)
         found = listings.workers(connection, ended=ended)
         warn(connection)
+        (read_only,) = connection.execute("SHOW transaction_read_only").fetchone() or ("off",)
+    if read_only == "on":
+        click.echo("Postgres is read-only: nothing can be recorded, and every run stands still", err=True)
     states = [worker.state(now, ttl, limit) for worker in found]
     if as_json:
         print_json([_plain(worker, state) for worker, state in zip(found, states, strict=True)])
@@ -66,7 +69,7 @@ def workers(session: Session, ended: bool, check: bool, as_json: bool) -> int:
         ]
         columns = ["ROLE", "HOST", "PID>", "STATE", "PROGRESS", "BUSY>", "SEEN", "HOLDS>", "AGE>?", "TOKEN!?"]
         print_table(columns, rows, empty="no workers")
-    return int(check and any(state in UNWELL for state in states))
+    return int(check and (read_only == "on" or any(state in UNWELL for state in states)))
 
 
 def _plain(worker: listings.WorkerInfo, state: str) -> dict[str, object]:

@@ -107,6 +107,10 @@ class PostgresFacts:
     movable_clock: bool | Unread
     fleet: Overview | Unread
     retries: Retries | Unread = Retries()
+    pooler: bool = False
+    """Whether something between answers for it."""
+    drifted: tuple[str, ...] | Unread = ()
+    """Collations whose order may have changed since its indexes were built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,3 +132,6 @@ class RedisFacts:
     foreign: tuple[str, ...] = field(default=())
     subjects: int = 0
     unknown: int | Unread = 0
+    replica: bool = False
+    no_lists: tuple[str, ...] = ()
+    """Queues whose key is of another type."""

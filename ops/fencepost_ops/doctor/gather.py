@@ -48,6 +48,7 @@ SETTINGS: Final = (
     "fsync",
     "full_page_writes",
     "autovacuum",
+    "default_transaction_read_only",
 )
 HOT_TABLES: Final = ("calls", "operations", "outbox", "runs", "workers")
 QUEUES: Final = tuple(map(str, Queue))
@@ -56,6 +57,22 @@ MOST_SUBJECTS: Final = 200
 _FENCE: Final = "fencepost:fence:{"
 _BROKER: Final = ("fencepost:", "unacked", "_kombu.binding", "celery", "/")
 
+_LIMITS: Final = (
+    ("statement_timeout", "5s"),
+    ("lock_timeout", "1s"),
+    ("default_transaction_read_only", "on"),
+)
+_SETTINGS: Final = """
+SELECT name, CASE name WHEN 'default_transaction_read_only' THEN reset_val ELSE setting END
+FROM pg_settings WHERE name = ANY(%s)
+"""
+_DRIFTED: Final = """
+SELECT 'of database ' || datname FROM pg_database
+WHERE datname = current_database() AND datcollversion <> pg_database_collation_actual_version(oid)
+UNION ALL
+SELECT collname FROM pg_collation c WHERE collversion <> pg_collation_actual_version(oid)
+  AND EXISTS (SELECT 1 FROM pg_attribute a WHERE a.attcollation = c.oid)
+"""
 _LOGIN: Final = """
 SELECT current_user, r.rolsuper,
        coalesce((SELECT pg_has_role(n.nspowner, 'MEMBER') FROM pg_namespace n WHERE n.nspname = 'fencepost'),
@@ -137,8 +154,10 @@ def open_postgres(dsn: str) -> Session:
             application_name="fencepost doctor",
             connect_timeout=5,
             autocommit=True,
-            options="-c statement_timeout=5s -c lock_timeout=1s -c default_transaction_read_only=on",
         )
+        # By SQL: a pooler may drop what a session begins with, and the server's own default shall be seen.
+        for name, value in _LIMITS:
+            session.execute("SELECT set_config(%s, %s, false)", [name, value])
     except psycopg.OperationalError as error:
         raise translate(error, dsn) from error
     except psycopg.ProgrammingError:  # libpq cannot read it, and would quote it with its password
@@ -149,7 +168,7 @@ def open_postgres(dsn: str) -> Session:
 def postgres(session: Session) -> PostgresFacts:
     """Everything a server says. Raises Unreachable if it goes away meanwhile."""
     latency, ahead = min(_clock(session) for _ in range(3))
-    settings = session.execute("SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", [list(SETTINGS)])
+    settings = session.execute(_SETTINGS, [list(SETTINGS)])
     login = _asked(session, lambda: Login(*_row(session, _LOGIN, list(GROUPS))))
     return PostgresFacts(
         version=session.info.server_version,
@@ -168,6 +187,8 @@ def postgres(session: Session) -> PostgresFacts:
         ),
         fleet=_asked(session, lambda: tail.overview(session, ended=False)),
         retries=_asked(session, lambda: _retries(session)),
+        pooler=_row(session, "SELECT pg_backend_pid()")[0] != session.info.backend_pid,
+        drifted=_asked(session, lambda: tuple(name for (name,) in _rows(session, _DRIFTED))),
     )
 
 
@@ -265,6 +286,8 @@ def _broker(client: redis.Redis, queues: Sequence[str], session: Session | None)
         foreign=tuple(sorted(name for name in names if not _ours(name, queues))),
         subjects=len(subjects),
         unknown=_unknown(session, subjects),
+        replica=info.get("role") == "slave",
+        no_lists=tuple(queue for queue in queues if client.type(queue) not in (b"none", b"list")),
     )
 
 

@@ -34,6 +34,7 @@ def judge_postgres(facts: PostgresFacts, pool_size: int) -> list[Finding]:
         *_ledger(facts),
         *_login(facts.login),
         *_durable(facts),
+        *_order(facts),
         *_upkeep(facts),
         *_room(facts, pool_size),
     ]
@@ -48,6 +49,11 @@ def _reach(facts: PostgresFacts) -> Iterator[Finding]:
         )
     else:
         yield _AREA.ok(f"it answers in {latency:.1f} ms")
+    if facts.pooler:
+        yield _AREA.note(
+            "a pooler answers for it: it has to leave each session to one client",
+            "use its session mode, or connect past it; sessions that lose their settings are refused",
+        )
     if abs(ahead) <= CLOCK_NOTE_S:
         return
     where = f"its clock is {abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} this machine's"
@@ -99,12 +105,28 @@ def _login(login: Login | Unread) -> Iterator[Finding]:
         yield _AREA.ok(f"this login, {login.user}, has the role {login.groups[0]} and no more")
 
 
+def _order(facts: PostgresFacts) -> Iterator[Finding]:
+    if isinstance(facts.drifted, Unread):
+        yield _AREA.unread("the versions of collations", facts.drifted)
+    elif facts.drifted:
+        yield _AREA.warning(
+            f"the system's collation {' and '.join(facts.drifted)} has changed after indexes were built: "
+            "those that sort by it may miss rows (the ledger's own columns sort by bytes)",
+            "REINDEX what uses it, then ALTER DATABASE ... REFRESH COLLATION VERSION",
+        )
+
+
 def _durable(facts: PostgresFacts) -> Iterator[Finding]:
     if facts.in_recovery:
         yield _AREA.problem(
             "this server is a standby: nothing can be recorded on it", "point FENCEPOST_DSN to the primary"
         )
         return
+    if facts.settings.get("default_transaction_read_only") == "on":
+        yield _AREA.problem(
+            "default_transaction_read_only is on: nothing can be recorded, and every run stands still",
+            "turn it off once the switch-over is through; the fleet goes on by itself",
+        )
     off = [name for name in ("fsync", "full_page_writes") if facts.settings.get(name) == "off"]
     if facts.settings.get("synchronous_commit") == "off":
         off.append("synchronous_commit")

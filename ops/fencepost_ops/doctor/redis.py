@@ -16,7 +16,7 @@ NEARLY_ALL: Final = 0.9
 
 def judge_redis(facts: RedisFacts) -> list[Finding]:
     """Everything about the server but the length of its queues, which `fleet` judges beside the workers."""
-    return [*_reach(facts), *_memory(facts), *_persistence(facts), *_shared(facts)]
+    return [*_reach(facts), *_writable(facts), *_memory(facts), *_persistence(facts), *_shared(facts)]
 
 
 def _reach(facts: RedisFacts) -> Iterator[Finding]:
@@ -27,6 +27,19 @@ def _reach(facts: RedisFacts) -> Iterator[Finding]:
         )
     else:
         yield _AREA.ok(f"{facts.server} {facts.version} answers in {facts.latency_s * 1000:.1f} ms")
+
+
+def _writable(facts: RedisFacts) -> Iterator[Finding]:
+    if facts.replica:
+        yield _AREA.problem(
+            "it is a replica: it grants no leases and takes no messages",
+            "point FENCEPOST_REDIS_URL to the primary",
+        )
+    for queue in facts.no_lists:
+        yield _AREA.problem(
+            f"the key {queue!r} of a queue is no list: nothing can be published to it or taken from it",
+            f"find who writes it, then DEL {queue}: nothing is lost, the relay publishes again",
+        )
 
 
 def _memory(facts: RedisFacts) -> Iterator[Finding]:
@@ -44,7 +57,7 @@ def _memory(facts: RedisFacts) -> Iterator[Finding]:
         return
     share = facts.used / facts.maxmemory
     says = f"{_mib(facts.used)} of {_mib(facts.maxmemory)} are used ({share:.0%})"
-    full = "a full Redis takes no message and ends the workers that are mid-way to one"
+    full = "a full Redis takes no message and grants no lease: runs stand still"
     if share > NEARLY_ALL:
         yield _AREA.problem(f"{says}: {full}", "raise maxmemory now")
     elif share > FULL:

@@ -48,7 +48,10 @@ metadata = MetaData(
 
 
 def col(name: str, kind: Any, *, null: bool = False, default: str | None = None) -> Column[Any]:
-    """A column; `default` is SQL."""
+    """A column; `default` is SQL. Texts sort by their bytes: a system's new collation, as of a new C library,
+    would leave what is unique twice in an index, or hide it.
+    """
+    kind = Text(collation="C") if kind is Text else kind
     return Column(name, kind, nullable=null, server_default=text(default) if default is not None else None)
 
 
@@ -59,6 +62,7 @@ def instant(name: str, *, null: bool = False, default: str | None = None) -> Col
 
 def _derived(name: str, kind: Any, sql: str, *, null: bool = False) -> Column[Any]:
     """A column nobody writes: Postgres computes it with every change of the row."""
+    kind = Text(collation="C") if kind is Text else kind
     return Column(name, kind, Computed(sql, persisted=True), nullable=null)
 
 
