@@ -134,3 +134,29 @@ def test_a_postgres_that_was_read_only_is_written_again_and_meanwhile_it_is_said
     assert "default_transaction_read_only is on" in fencepost(stage, "doctor").stdout
     order(stage, sql.SQL("ALTER DATABASE {} RESET default_transaction_read_only").format(name))
     goes_on(stage, pids, "after-read-only")
+
+
+@pytest.mark.parametrize("how", ["replica", "full", "key of another type"])
+def test_a_redis_that_refuses_ends_no_process(stage: Stage, how: str) -> None:
+    pids = stage.fleet.pids()
+    log = stage.folder / "fleet.log"
+    said = len(log.read_text())
+    with redis.Redis.from_url(stage.fleet.valkey.url()) as admin:
+        begin, end = REFUSALS[how]
+        for command in begin:
+            admin.execute_command(*command)
+        try:
+            stage.send([step("bank.debit", reference=f"refused-{how}")])
+            until("a relay is refused", lambda: "pass failed" in log.read_text()[said:])
+            if how != "full":  # of which workers that only take hear nothing
+                until("a planner is refused", lambda: "\nplanner " in log.read_text()[said:])
+        finally:
+            admin.execute_command(*end)
+    goes_on(stage, pids, f"after-{how}")
+
+
+REFUSALS: dict[str, tuple[list[tuple[str, ...]], tuple[str, ...]]] = {
+    "replica": ([("REPLICAOF", "127.0.0.1", "1")], ("REPLICAOF", "NO", "ONE")),
+    "full": ([("CONFIG", "SET", "maxmemory", "1")], ("CONFIG", "SET", "maxmemory", "0")),
+    "key of another type": ([("DEL", "planner"), ("SET", "planner", "a stranger's")], ("DEL", "planner")),
+}
