@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import psycopg
 import pytest
+import redis
+from celery import Celery
+from kombu.exceptions import OperationalError
 
 from fencepost import commands as c
 from fencepost.client import Client
 from fencepost.errors import Unreachable
+from fencepost.leases import RedisLeases, Want
 from fencepost.ledger.connect import Pool, connect, kept_session, writable
 from fencepost.ledger.session import Session
+from fencepost.settings import load_settings
 from fencepost_ops.database import LedgerDatabase, prepare_database
 from fencepost_ops.local import LocalPostgres
+from fencepost_relay.publisher import Publisher
+from fencepost_workers.broker import Transport
+from fencepost_workers.celery import configure
 from tests.awaiting import until
 from tests.integration.ledger_bench import Bench, open_bench
+from tests.integration.test_outbound_connections import certified
 
 pytestmark = pytest.mark.usefixtures("no_settings")
 
@@ -230,3 +243,64 @@ def test_no_text_of_the_ledger_sorts_by_a_collation_that_may_change(own: Bench) 
         " AND collname <> 'C' AND relname <> 'alembic_version'"
     )
     assert found == []
+
+
+# -- Redis over TLS ----------------------------------------------------------------------------------
+
+
+HANDSHAKE = b"\x16"
+
+
+@contextmanager
+def listening(context: ssl.SSLContext, heard: list[bytes]) -> Iterator[int]:
+    """A server that notes what it is told first by whoever trusts its certificate, and closes."""
+
+    def hear(plain: socket.socket) -> None:
+        if plain.recv(1, socket.MSG_PEEK) != HANDSHAKE:
+            heard.append(plain.recv(1000))
+            return
+        with suppress(OSError), context.wrap_socket(plain, server_side=True) as told:
+            heard.append(told.recv(1000))
+
+    def serve(taken: socket.socket) -> None:
+        with suppress(OSError):  # until it is shut down
+            while True:
+                with taken.accept()[0] as plain:
+                    hear(plain)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        threading.Thread(target=serve, args=[taken], daemon=True).start()
+        yield int(taken.getsockname()[1])
+        taken.shutdown(socket.SHUT_RDWR)
+
+
+def by_leases(url: str) -> None:
+    RedisLeases(url).grant([Want("k", "o", 0, None, timedelta(seconds=1))])
+
+
+def by_relay(url: str) -> None:
+    Publisher(url).lengths()
+
+
+def by_worker(url: str) -> None:
+    app = Celery("test", set_as_current=False)
+    app.conf.update(configure(load_settings(redis_url=url)))
+    with app.connection_for_read() as connection:
+        assert connection.get_transport_cls() is Transport
+        connection.default_channel.queue_declare("planner")
+
+
+@pytest.mark.parametrize("client", [by_leases, by_relay, by_worker])
+def test_a_password_of_redis_is_told_to_nobody_whose_certificate_is_not_trusted(
+    client: Callable[[str], None], tmp_path: Path
+) -> None:
+    server_side, _ = certified(tmp_path, "localhost")
+    heard: list[bytes] = []
+    with listening(server_side, heard) as port:
+        url = f"rediss://:geheim@localhost:{port}/0"
+        with pytest.raises((Unreachable, OSError, OperationalError, redis.RedisError)):
+            client(url)
+        assert heard == []
+        with suppress(Exception):
+            client(f"{url}?ssl_ca_certs={tmp_path / 'localhost.pem'}")
+        until("whom it trusts hears the password", lambda: b"geheim" in b"".join(heard), within_s=10)
