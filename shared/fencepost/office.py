@@ -42,6 +42,12 @@ DECISIONS: Final = (
 
 _CALLS: Final = "SELECT id, tenant, run, state FROM fencepost.calls WHERE id = ANY(%s)"
 
+_SHARED: Final = """
+SELECT c.id, min(k.run::text) FROM fencepost.calls c
+JOIN fencepost.calls k ON k.operation = c.operation AND k.tenant IS NOT DISTINCT FROM c.tenant
+WHERE c.id = ANY(%s) AND k.waits AND k.state = 'INTENT_RECORDED' AND k.run <> c.run GROUP BY c.id
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -202,13 +208,24 @@ class Office:
             with self._pool.reading() as connection:
                 self._login, ruled = _login(connection)
                 found = {row[0]: row[1:] for row in connection.execute(_CALLS, [wanted])}
+                offset = [one.call for one in batch if one.decision == commands.COMPENSATE]
+                shared = dict(connection.execute(_SHARED, [offset]).fetchall()) if offset else {}
         except psycopg.Error as error:
             raise explained(error, self._dsn) from error
         within = self._confirm_within if self._by_two or ruled else None
-        known = [(one, *found[one.call]) for one in batch if one.call in found]
+        refused: dict[UUID | None, str] = {
+            one.call: f"run {shared[one.call]} waits to take its result, and what is shared is not offset: "
+            "cancel that run first, or say only that it happened"
+            for one in batch
+            if one.decision == commands.COMPENSATE and one.call in shared
+        }
+        known = [(one, *found[one.call]) for one in batch if one.call in found and _asks(one) not in refused]
         made = [self._command(one, tenant, run, within) for one, tenant, run, _ in known]
         answers = iter(self.apply(made))
         for one in batch:  # by place: the same call may be among them twice
+            if (why := refused.get(_asks(one))) is not None:
+                yield Repaired(one.call, None, why)
+                continue
             there = one.call in found
             yield _outcome(one, next(answers) if there else None, found[one.call][2] if there else None)
 
@@ -228,6 +245,11 @@ class Office:
             login=self._login,
             confirm_within=within,
         )
+
+
+def _asks(one: Repair) -> UUID | None:
+    """The call whose effect it has offset; None for any other decision."""
+    return one.call if one.decision == commands.COMPENSATE else None
 
 
 def _login(connection: Connection) -> tuple[str, bool]:

@@ -31,6 +31,9 @@ def test_a_healthy_world_holds_and_everything_was_looked_at(world: World) -> Non
     assert [v.invariant for v in report.verdicts if v.count == 0] == []
     assert (report.totals.runs, report.totals.completed, report.totals.stopped) == (4, 2, 1)
     assert report.totals.effects == len(world.books.kept) == 4
+    assert any("fencepost audit DEPENDENCY compares" in note for note in report.verdict("I1").notes), (
+        "amounts"
+    )
 
 
 def test_who_waits_for_a_person_is_named_with_the_command_that_answers(world: World) -> None:

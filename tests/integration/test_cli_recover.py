@@ -47,7 +47,13 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
     assert "fencepost audit wallet" in done.stdout
     assert (bench.state(call), bench.call(call).quiet_at) == ("UNKNOWN", NEVER)
     assert doubted(bench, run, call)[0] == c.Done("NEEDS_REPAIR")
-    assert "and is held since" in shell("runs", role="reader").stderr
+    for asked in (("runs",), ("workers",), ("show", str(run))):
+        assert "and is held since" in shell(*asked, role="reader").stderr
+    queued = bench.start()
+    bench.sql("UPDATE fencepost.outbox SET publish_count = 5 WHERE run = %s", queued)
+    told = shell.ok("show", str(queued), role="reader")
+    assert "held: the run: the planner is asked for a turn, once the ledger is released" in told
+    assert "is one running" not in told, "nobody is blamed for it"
     assert "and is held since" in shell.ok("watch", "--once", role="reader")
     assert "HELD since" in shell.ok("watch", "--timeout", "1ms", role="reader")
     assert shell.json("watch", "--once", role="reader")["held"]["opened_by"] == "ann"

@@ -1,11 +1,14 @@
 """It happened and is to be offset: whatever the run was to do, and wherever it stands."""
 
+from contextlib import closing
 from uuid import UUID
 
 import psycopg
 import pytest
 
 from fencepost import commands as c
+from fencepost.ledger.connect import Pool
+from fencepost.office import Office, Repair
 from fencepost.outcomes import Applied, Unsure
 from fencepost.recovery import Answer
 from fencepost_ops.checker import check
@@ -171,3 +174,18 @@ def test_the_checker_has_nothing_against_a_word_on_what_was_left(bench: Bench) -
     with psycopg.connect(bench.database.dsns["reader"], autocommit=True) as reader:
         report = check(reader, None, settled=True, runs=[run])
     assert [v.message for verdict in report.verdicts for v in verdict.violations] == []
+
+
+def test_an_effect_that_others_wait_to_share_is_not_offset_and_that_is_said_at_once(bench: Bench) -> None:
+    order, run, other = bench.order(), bench.start(deadline_s=600), bench.start(deadline_s=600)
+    call = doubtful(bench, run, order=order)
+    bench.debit(other, order)
+    with closing(Pool(bench.database.dsns["operator"], "office", 1)) as pool:
+        office = Office(pool, "", lambda: None)
+        (told,) = office.repair([Repair(call, c.COMPENSATE, "ann", "looked", "d-9")])
+        assert (told.state, f"run {other} waits to take its result" in (told.why or "")) == (None, True)
+        assert bench.state(call) == "NEEDS_REPAIR"
+        bench.cancel(other)
+        (told,) = office.repair([Repair(call, c.COMPENSATE, "ann", "looked", "d-9")])
+    assert told.state == "SUCCEEDED"
+    assert offset_by_fleet(bench, run) == call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, Final
@@ -435,8 +435,9 @@ def snapshot(connection: psycopg.Connection[Any], runs: Collection[UUID] | None 
     It takes as long as it takes: a fleet's limits on sessions are not its own. They hold again afterwards.
     """
     patience = getattr(connection, "answer_s", None)
+    own = {name: _setting(connection, name) for name in LIMITS}
     for name in LIMITS:
-        connection.execute(f"SET {name} = 0")
+        _set(connection, name, "0")
     try:
         if patience is not None:
             connection.answer_s = ANSWER_WITHIN_S  # type: ignore[attr-defined]
@@ -446,6 +447,16 @@ def snapshot(connection: psycopg.Connection[Any], runs: Collection[UUID] | None 
     finally:
         if patience is not None:
             connection.answer_s = patience  # type: ignore[attr-defined]
-        if not connection.closed:
-            for name in LIMITS:
-                connection.execute(f"RESET {name}")
+        with suppress(psycopg.Error):  # a session that is lost has no settings either
+            for name, value in own.items():
+                _set(connection, name, value)
+
+
+def _setting(connection: psycopg.Connection[Any], name: str) -> str:
+    row = connection.execute("SELECT current_setting(%s)", [name]).fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def _set(connection: psycopg.Connection[Any], name: str, value: str) -> None:
+    connection.execute("SELECT set_config(%s, %s, false)", [name, value])
