@@ -51,7 +51,7 @@ def test_the_command_recovers_holds_and_releases_what_is_settled(bench: Bench, s
         assert "and is held since" in shell(*asked, role="reader").stderr
     queued = bench.start()
     bench.sql("UPDATE fencepost.outbox SET publish_count = 5 WHERE run = %s", queued)
-    told = shell.ok("show", str(queued), role="reader")
+    told = shell("show", str(queued), role="reader").stdout
     assert "held: the run: the planner is asked for a turn, once the ledger is released" in told
     assert "is one running" not in told, "nobody is blamed for it"
     assert "and is held since" in shell.ok("watch", "--once", role="reader")
