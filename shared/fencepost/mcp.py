@@ -186,15 +186,56 @@ class ToolResult:
 
 
 def definition_digest(listed: Mapping[str, Any]) -> str:
-    """Names what a server says a tool is: name, description, both schemas, annotations; 64 hex digits."""
+    """Names what a server says a tool is: name, description, both schemas, annotations; 64 hex digits.
+
+    In what order a schema tells what is a set, such as `required`, changes nothing.
+    """
     names = ("name", "description", "inputSchema", "outputSchema", "annotations")
-    told = json.dumps({name: listed.get(name) for name in names}, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(b"fencepost.mcp.definition.v1\0" + told.encode()).hexdigest()
+    said = {name: listed.get(name) for name in names}
+    said |= {name: _unordered(said[name]) for name in ("inputSchema", "outputSchema")}
+    return hashlib.sha256(b"fencepost.mcp.definition.v1\0" + _told(said).encode()).hexdigest()
 
 
-def changed(name: str, pinned: str, found: str | None) -> str:
+_SETS: Final = frozenset({"required", "type", "enum", "examples", "anyOf", "oneOf", "allOf"})
+_DATA: Final = frozenset({"const", "default", "enum", "examples"})
+_BY_NAME: Final = {"properties", "patternProperties", "$defs", "definitions", "dependencies"} | {
+    "dependentSchemas",
+    "dependentRequired",
+}
+
+
+def _unordered(schema: Any) -> Any:
+    """A JSON Schema with its sets in one order; values that it holds, which are no schemas, as they are."""
+    if isinstance(schema, list):
+        return [_unordered(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {word: _of_word(word, value) for word, value in schema.items()}
+
+
+def _of_word(word: str, value: Any) -> Any:
+    if word in _BY_NAME and isinstance(value, dict):
+        return {name: _set(one) if _strings(one) else _unordered(one) for name, one in value.items()}
+    inner = value if word in _DATA else _unordered(value)
+    return _set(inner) if word in _SETS and isinstance(inner, list) else inner
+
+
+def _strings(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _set(values: list[Any]) -> list[Any]:
+    return sorted(values, key=_told)
+
+
+def _told(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def changed(name: str, pinned: str, found: str | None, times: int = 1) -> str:
     """What is told of a held call; `held_pin` reads the pin out of it again."""
     now = "does not offer it any more" if found is None else f"now offers {found}"
+    now = now if times <= 1 else f"offers {times} tools of this name"
     return f"{CHANGED}: nothing was sent. {name} is pinned as {pinned}; the server {now}"
 
 

@@ -10,7 +10,7 @@ and -32603 are also what a client makes up by itself when an answer is lost.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -53,18 +53,24 @@ def answer_of(*, result: Mapping[str, Any] | None = None, error: Any = None, str
 
 
 def offered(
-    tool: Tool, name: str, listed: Mapping[str, Any] | None, *, question: bool, repeat: bool
+    tool: Tool, name: str, offers: Sequence[Mapping[str, Any]], *, question: bool, repeat: bool
 ) -> NotSent | None:
     """Why a call is not sent, by what its server says the tool of this `name` is; None where it may be.
 
+    One that is offered twice, even as the same, is no definition: nobody knows which of them is called.
     `question`: it is asked for a lookup, of which the server's `pins` speak: it is another tool.
     """
     server, remote = tool.dependency.mcp, tool.mcp
     known = server.pins.get(name) if server is not None else None
     pinned = remote.definition if remote is not None and not question else known
+    of_name = [one for one in offers if one.get("name") == name]
+    listed = of_name[0] if of_name else None
     found = None if listed is None else definition_digest(listed)
-    if pinned is not None and found != pinned:
-        return NotSent(CHANGED, changed(name, pinned, found))
+    if pinned is not None and (found != pinned or len(of_name) > 1):
+        return NotSent(CHANGED, changed(name, pinned, found, len(of_name)))
+    if len(of_name) > 1:
+        why = f"nothing was sent: the server offers {len(of_name)} tools named {name}"
+        return NotSent("ambiguous_tool", why, retryable=False)
     if listed is None:
         return NotSent("unknown_tool", f"nothing was sent: the server offers no tool {name}", retryable=False)
     effect = Effect.READ if question else tool.effect

@@ -1,6 +1,7 @@
 """The shipped store of memory keeps what the port promises, and Postgres refuses what nobody may."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -16,6 +17,7 @@ from fencepost.memory_conformance import broken_promises
 from fencepost.memory_port import Change, Erased, MemoryStore, Slot, WriteAnswer, Writer, Wrote
 from fencepost_ops.database import LedgerDatabase
 from fencepost_ops.local import LocalPostgres
+from tests.awaiting import until
 from tests.integration.conftest import copied
 from tests.integration.shell import Shell
 
@@ -150,6 +152,52 @@ def test_nobody_changes_a_version_or_leaves_one_out_not_even_the_owner(
     with psycopg.connect(place.owner, autocommit=True) as owner, pytest.raises(psycopg.Error) as refused:
         owner.execute(statement.encode())
     assert refused.value.sqlstate in {"FP001", "FP004"}
+
+
+def test_erasing_a_version_erases_whatever_restored_it(place: LedgerDatabase, pool: Pool) -> None:
+    store, where = PostgresMemory(pool), slot("restored")
+    for number, change in enumerate(
+        (
+            Change(0, '"personal"'),
+            Change(1, '"other"'),
+            Change(2, restores=1),
+            Change(3, '"third"'),
+            Change(4, restores=3),  # what restored the first, restored
+            Change(5, restores=2),
+        ),
+        1,
+    ):
+        assert store.write(where, change, writer()) == Wrote(number)
+    with connect(place.dsns["operator"], "erase", autocommit=True) as operator:
+        assert erase(operator, where, 1, by="ann", reason="asked to") == [1, 3, 5]
+        left = {one.version: one.value for one in versions(operator, where, 10)}
+    assert left == {1: None, 2: '"other"', 3: None, 4: '"third"', 5: None, 6: '"other"'}
+    with psycopg.connect(place.owner) as owner:
+        assert owner.execute(
+            "SELECT count(*) FROM fencepost.memory WHERE value = '\"personal\"'"
+        ).fetchall() == [(0,)]
+
+
+def test_a_version_that_is_being_restored_is_waited_for_and_erased(place: LedgerDatabase, pool: Pool) -> None:
+    store, where = PostgresMemory(pool), slot("meanwhile")
+    assert store.write(where, Change(0, '"personal"'), writer()) == Wrote(1)
+    restoring = (
+        "SELECT fencepost.write_memory('t', 'notes', 'meanwhile', 1, NULL, 1, false, 'again',"
+        " gen_random_uuid(), gen_random_uuid(), now() + interval '1 hour')"
+    )
+    with (
+        psycopg.connect(place.dsns["worker"]) as worker,
+        connect(place.dsns["operator"], "erase", autocommit=True) as operator,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        worker.execute(restoring)
+        operator.execute("SET lock_timeout = 0")
+        erasing = threads.submit(erase, operator, where, 1, by="ann", reason="asked to")
+        waits = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        with psycopg.connect(place.owner, autocommit=True) as owner:
+            until("it waits", lambda: owner.execute(waits).fetchall(), 10)
+        worker.commit()
+        assert erasing.result() == [1, 2]
 
 
 @pytest.mark.parametrize("role", ["worker", "relay", "producer", "reader"])

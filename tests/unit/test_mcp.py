@@ -245,29 +245,75 @@ def test_a_definition_is_all_that_a_server_says_of_its_tool(other: dict[str, Any
     assert definition_digest(LISTED) != definition_digest(LISTED | other)
 
 
+SETS = {
+    "type": "object",
+    "required": ["a", "b"],
+    "dependentRequired": {"a": ["b", "c"]},
+    "properties": {
+        "required": {"type": ["string", "null"], "enum": ["x", "y"]},
+        "b": {"anyOf": [{"type": "string"}, {"required": ["c", "d"]}]},
+    },
+}
+TURNED = {
+    "type": "object",
+    "required": ["b", "a"],
+    "dependentRequired": {"a": ["c", "b"]},
+    "properties": {
+        "required": {"type": ["null", "string"], "enum": ["y", "x"]},
+        "b": {"anyOf": [{"required": ["d", "c"]}, {"type": "string"}]},
+    },
+}
+
+
+@pytest.mark.parametrize("which", ["inputSchema", "outputSchema"])
+def test_the_order_in_which_a_schema_tells_a_set_changes_no_definition(which: str) -> None:
+    assert definition_digest({**LISTED, which: SETS}) == definition_digest({**LISTED, which: TURNED})
+    for word in ("default", "const", "prefixItems"):  # values are compared as they are, and places are places
+        one, other = ({"properties": {"v": {word: [{"minimum": n}, {"minimum": 3 - n}]}}} for n in (1, 2))
+        assert definition_digest({**LISTED, which: one}) != definition_digest({**LISTED, which: other}), word
+    deep = ({"properties": {"v": {"default": {"required": names}}}} for names in (["a", "b"], ["b", "a"]))
+    assert len({definition_digest({**LISTED, which: one}) for one in deep}) == 2
+    fewer = {**SETS, "required": ["a"]}
+    assert definition_digest({**LISTED, which: SETS}) != definition_digest({**LISTED, which: fewer})
+
+
+@pytest.mark.parametrize("second", [LISTED, {**LISTED, "description": "Another."}])
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_tool_that_is_offered_twice_is_called_in_no_order(second: dict[str, Any], turned: bool) -> None:
+    offers = [LISTED, {**LISTED, "name": "other"}, second][:: -1 if turned else 1]
+    pinned = noted(definition=definition_digest(LISTED))
+    why = offered(pinned, "write_note", offers, question=False, repeat=False)
+    assert why is not None
+    assert held_pin(why.message) == definition_digest(LISTED)
+    assert "offers 2 tools of this name" in why.message
+    refused = offered(noted(), "write_note", offers, question=False, repeat=False)
+    assert refused is not None
+    assert (refused.code, refused.retryable) == ("ambiguous_tool", False)
+
+
 def test_a_changed_definition_is_told_whole_and_a_missing_one_too() -> None:
     pinned = noted(definition=PIN)
-    why = offered(pinned, "write_note", LISTED, question=False, repeat=False)
+    why = offered(pinned, "write_note", [LISTED], question=False, repeat=False)
     assert why is not None
     assert why.code == CHANGED
     outcome = judged(pinned, why)
     assert isinstance(outcome, Refused)
     assert (outcome.code, held_pin(outcome.message)) == (CHANGED, PIN)
     assert held_pin(changed("x" * 128, PIN, "b" * 64)[:500]) == PIN
-    gone = offered(pinned, "write_note", None, question=False, repeat=False)
+    gone = offered(pinned, "write_note", [], question=False, repeat=False)
     assert gone is not None
     assert gone.code == CHANGED
-    missing = offered(noted(), "write_note", None, question=False, repeat=False)
+    missing = offered(noted(), "write_note", [], question=False, repeat=False)
     assert missing is not None
     assert (missing.code, missing.retryable) == ("unknown_tool", False)
     right = replace(pinned, mcp=Remote("write_note", definition_digest(LISTED)))
-    assert offered(right, "write_note", LISTED, question=False, repeat=False) is None
-    assert offered(noted(), "write_note", LISTED, question=False, repeat=False) is None
+    assert offered(right, "write_note", [LISTED], question=False, repeat=False) is None
+    assert offered(noted(), "write_note", [LISTED], question=False, repeat=False) is None
 
 
 def test_the_tool_that_answers_a_lookup_is_held_against_the_pins_of_its_server() -> None:
     tool = noted(Streamable(pins={"find_note": PIN}), definition=definition_digest(LISTED))
-    why = offered(tool, "find_note", {**LISTED, "name": "find_note"}, question=True, repeat=False)
+    why = offered(tool, "find_note", [{**LISTED, "name": "find_note"}], question=True, repeat=False)
     assert why is not None
     assert why.code == CHANGED
     assert noted(Streamable(pins={"write_note": PIN})).mcp == Remote("write_note", PIN)
@@ -294,7 +340,7 @@ def test_hints_may_only_forbid(
 
 def test_a_lookup_by_a_tool_that_is_not_read_only_by_its_own_word_is_not_asked() -> None:
     listed = {**LISTED, "name": "find_note", "annotations": {"readOnlyHint": False}}
-    why = offered(noted(), "find_note", listed, question=True, repeat=False)
+    why = offered(noted(), "find_note", [listed], question=True, repeat=False)
     assert why is not None
     assert why.code == "hints_forbid"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -151,4 +152,8 @@ def _offers(spec: DependencySpec, within_s: float) -> dict[str, dict[str, Any]]:
     if not isinstance(listed, list):
         why = getattr(listed, "message", "it gave no list of its tools")
         raise Unreachable(f"MCP server {spec.scope}: {sanitize(why, 300)}")
-    return {str(one["name"]): one for one in listed}
+    times = Counter(str(one["name"]) for one in listed)
+    for name in sorted(name for name, count in times.items() if count > 1):
+        said = f"{json.dumps(sanitize(name, 80))} is offered {times[name]} times; its calls are held"
+        click.echo(f"left out: {said}", err=True)
+    return {str(one["name"]): one for one in listed if times[str(one["name"])] == 1}

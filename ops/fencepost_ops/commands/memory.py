@@ -110,7 +110,7 @@ def _value(one: memories.Version) -> str:
 def erase(
     session: Session, space: str, key: str, tenant: str, to: int, reason: str, by: str, as_json: bool
 ) -> None:
-    """Erase the values of a KEY's versions up to --to, for good.
+    """Erase the values of a KEY's versions up to --to, and of those that restored one of them, for good.
 
     It takes an operator's login. The versions themselves stay, so that no write is ever made again; and what
     histories hold of a value, in the arguments and results of calls, stays in the ledger until its runs are

@@ -87,11 +87,24 @@ _VERSIONS: Final = """
 SELECT version, value, absent, untrusted, restores, run, call, written_at, erased_at, erased_by, erased_reason
 FROM fencepost.memory WHERE tenant = %s AND space = %s AND key = %s ORDER BY version DESC LIMIT %s
 """
+# One that is being restored meanwhile is seen, or not restored.
+_ALONE: Final = """
+SELECT pg_advisory_xact_lock(
+    hashtextextended(jsonb_build_array(%(tenant)s::text, %(space)s::text, %(key)s::text)::text, 0))
+"""
+# Whatever restored a version holds its value again, and so does what restored that, also after `to`.
 _ERASE: Final = """
+WITH RECURSIVE gone AS (
+    SELECT m.version FROM fencepost.memory m
+    WHERE m.tenant = %(tenant)s AND m.space = %(space)s AND m.key = %(key)s AND m.version <= %(to)s
+    UNION
+    SELECT m.version FROM gone g JOIN fencepost.memory m ON m.tenant = %(tenant)s AND m.space = %(space)s
+        AND m.key = %(key)s AND m.restores = g.version
+)
 UPDATE fencepost.memory SET value = NULL, erased_at = fencepost.now(), erased_by = %(by)s,
     erased_reason = %(reason)s
 WHERE tenant = %(tenant)s AND space = %(space)s AND key = %(key)s AND erased_at IS NULL AND value IS NOT NULL
-    AND version <= %(to)s
+    AND version IN (SELECT version FROM gone)
 RETURNING version
 """
 # What fed a run: its own calls, the runs that calls of its have started, and where a call was given the
@@ -257,13 +270,17 @@ def versions(connection: Connection, slot: Slot, limit: int) -> list[Version]:
 
 
 def erase(connection: Connection, slot: Slot, to: int, *, by: str, reason: str) -> list[int]:
-    """Erase the values of a key's versions up to `to`; which ones. Takes an operator's login.
+    """Erase the values of a key's versions up to `to`, and of those that restored one of them; which ones.
+    Takes an operator's login.
 
     The versions stay, without their values, so that no repeat of a write is ever executed again. What calls
     and results of runs hold of a value is the ledger's, and stays.
     """
     asked = {"tenant": slot.tenant, "space": slot.space, "key": slot.key, "to": to}
-    found = connection.execute(_ERASE, asked | {"by": named("by", by), "reason": reason}).fetchall()
+    said = asked | {"by": named("by", by), "reason": reason}
+    with connection.transaction():
+        connection.execute(_ALONE, asked)
+        found = connection.execute(_ERASE, said).fetchall()
     return sorted(int(version) for (version,) in found)
 
 

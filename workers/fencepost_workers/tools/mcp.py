@@ -262,7 +262,7 @@ async def _call(
     said = json.loads(stored.body)
     offers = [one async for one in _offers(session)]
     listed = next((one for one in offers if one.get("name") == said["name"]), None)
-    why = offered(tool, said["name"], listed, question=wire.kind == "lookup", repeat=repeat)
+    why = offered(tool, said["name"], offers, question=wire.kind == "lookup", repeat=repeat)
     if why is not None:
         raise Held(why)
     all_meta: Any = {**meta, **said.get("_meta", {})}
