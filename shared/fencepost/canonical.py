@@ -270,6 +270,34 @@ def sanitize(text: object, limit: int) -> str:
     return _CUT_ESCAPE.sub("", safe[: limit - 1]) + "…"
 
 
+_ESCAPED: Final = re.compile(r"\\(?:(u[dD][89abAB]..)(\\u[dD][c-fC-F]..)?|(u[dD][c-fC-F]..)|.)", re.DOTALL)
+
+
+def marked(text: str) -> str:
+    r"""A JSON text in which each half of a character (a lone surrogate, as `\ud800`) stands as visible text,
+    as `sanitize` shows it: so all the rest of it can be read and stored. Of other texts nothing changes.
+    """
+    return _ESCAPED.sub(_halves, text) if "\\ud" in text or "\\uD" in text else text
+
+
+def _halves(match: re.Match[str]) -> str:
+    high, low, alone = match.groups()
+    half = alone or (high if low is None else None)
+    return match[0] if half is None else f"\\\\{half.lower()}"
+
+
+def marked_value(value: Any) -> Any:
+    """A value as `json.loads` gives it, with its halves of characters as `marked` has them."""
+    if isinstance(value, str):
+        return value if value.isascii() else _HALF.sub(lambda found: f"\\u{ord(found[0]):04x}", value)
+    if isinstance(value, dict):
+        return {marked_value(name): marked_value(one) for name, one in value.items()}
+    return [marked_value(one) for one in value] if isinstance(value, list) else value
+
+
+_HALF: Final = re.compile("[\ud800-\udfff]")
+
+
 # What is stored as it is and yet seen by nobody: those, joiners and fillers of no width, marks of direction,
 # separators that break lines, variation selectors, tags.
 _UNSEEN = re.compile(

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from fencepost.canonical import sanitize
+from fencepost.canonical import marked, sanitize
 from fencepost.contracts import Effect
 from fencepost.errors import NotApplied
 from fencepost.mcp import CHANGED, RPC, ToolResult, changed, contradiction, definition_digest
@@ -158,7 +158,7 @@ def read_answer(tool: Tool, answer: ToolResult) -> Any:
         raise result
     if tool.returns is None or isinstance(result, tool.returns):
         return result
-    return tool.returns.model_validate_json(json.dumps(result))
+    return tool.returns.model_validate_json(marked(json.dumps(result)))
 
 
 def classify_question(tool: Tool, args: Any, sent: Sent) -> LookupResult:

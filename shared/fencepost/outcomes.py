@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
-from fencepost.canonical import sanitize
+from fencepost.canonical import marked, marked_value, sanitize
 from fencepost.contracts import ABSENT, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
 from fencepost.output import MAX_OUTPUT_BYTES, bounded
@@ -211,20 +211,20 @@ def read_result(tool: Tool, response: Response) -> Any:
     if tool.parse is None:
         if tool.returns is None:
             return json_or_text(response)[0]
-        return tool.returns.model_validate_json(response.text)
+        return tool.returns.model_validate_json(marked(response.text))
     result = tool.parse(response)
     if isinstance(result, NotApplied):
         raise result
     if tool.returns is None or isinstance(result, tool.returns):
         return result
-    return tool.returns.model_validate(result)
+    return tool.returns.model_validate(marked_value(result))
 
 
 def json_or_text(response: Response) -> tuple[Any, str]:
     """The body as a value and as JSON text: as it came if JSON, null if empty, else as one string."""
     if not response.body:
         return None, "null"
-    text = response.text
+    text = marked(response.text)
     try:
         return json.loads(text), text
     except (ValueError, RecursionError):
@@ -276,7 +276,7 @@ def result_text(result: object, *, hide: Hide | None = None, most: int = MAX_OUT
     `hide` sees all of it before it is cut. Beyond `most` bytes it is an object that holds its start.
     """
     try:
-        text = json.dumps(_plain(result), default=_plain)
+        text = marked(json.dumps(_plain(result), default=_plain))
     except Exception:  # noqa: BLE001 - the effect is there; its description must not be what fails
         text = json.dumps(sanitize(result, 1000))
     return bounded(text if hide is None else hide(text), most)

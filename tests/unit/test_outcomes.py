@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, RootModel
 
+from fencepost.canonical import marked
 from fencepost.contracts import Contract, Dedupes, Effect, FirstFailure
 from fencepost.errors import NotApplied
 from fencepost.outcomes import (
@@ -426,3 +427,36 @@ def test_every_lookup_has_exactly_one_answer(sent: Any) -> None:
         found = classify_lookup(tool, ARGS, sent)
         assert isinstance(found, Found | Absent | Unclear)
         assert isinstance(sent, Answered) or isinstance(found, Unclear)
+
+
+# Halves of characters
+
+HALVES = [r"\ud83d", r"\uDE00", r"\ude00\ud83d", r"\\\ud800", r"\uD83D\\uDE00", r"\ud800\ud83d\ude00"]
+
+
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("field", ["id", "note"])
+def test_an_answer_with_half_a_character_is_read_and_what_is_stored_of_it_is_marked(
+    half: str, field: str
+) -> None:
+    class Made(BaseModel):
+        id: str
+
+    said = {"id": "r-1", "note": "x", field: "@"}
+    body = json.dumps(said).replace("@", half)
+    for tool in (dataclasses.replace(PLAIN, returns=Made, receipt="id"), RAW):
+        found = outcome(tool, 200, body)
+        assert isinstance(found, Applied), found
+        kept = json.loads(found.result_json_text)
+        kept["id"].encode()  # can be stored
+        if field == "note":
+            assert kept["id"] == "r-1"
+        else:
+            assert "\\ud" in kept["id"]
+
+
+def test_whole_characters_and_texts_that_look_like_halves_stay_as_they_are() -> None:
+    for text in (r'"\ud83d\ude00"', r'"\\ud83d"', r'"\\\\ud83d"', r'"é \u00e9"', '"\U0001f600"'):
+        assert marked(text) == text
+    assert marked(r'"\ud83d\\ude00"') == r'"\\ud83d\\ude00"'
+    assert json.loads(marked('{"\\ud800": 1}')) == {"\\ud800": 1}

@@ -20,7 +20,7 @@ class Odd(BaseModel):
     [
         (None, "null"),
         ({"a": float("nan")}, '{"a": NaN}'),
-        ("\0\ud800", '"\\u0000\\ud800"'),
+        ("\0\ud800", '"\\u0000\\\\ud800"'),
         ({"at": datetime(2026, 1, 2, tzinfo=UTC)}, '{"at": "2026-01-02 00:00:00+00:00"}'),
         ({"s": {1}}, '{"s": [1]}'),
         ({"m": DebitReceipt(id="d")}, '{"m": {"id": "d", "amount": 0}}'),
