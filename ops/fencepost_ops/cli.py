@@ -133,7 +133,9 @@ def _say(message: str, code: int) -> int:
     from fencepost.settings import redact
 
     try:
-        click.echo(f"fencepost: {reveal(redact(message))}", err=True)
+        # Lines that follow are set in: none of what was stored can begin one as if it were ours.
+        whole = reveal(redact(message)).replace("\r", "\\r").replace("\n", "\n  ")
+        click.echo(f"fencepost: {whole}", err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     return code

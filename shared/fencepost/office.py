@@ -279,7 +279,7 @@ def decided(outcome: Repaired) -> str:
 
 
 def words(name: str, text: str) -> str:
-    """What a person says, as it is kept. UsageError for nothing."""
+    """What a person says, as it is kept: on one line, lest it forge lines of ours. UsageError for nothing."""
     if not text.strip():
         raise UsageError(f"say {name}: it goes into the history")
-    return sanitize(text, 1000)
+    return sanitize(" ".join(text.split()), 1000)

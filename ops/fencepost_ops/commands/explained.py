@@ -21,6 +21,7 @@ from fencepost.events import Event, EventType
 from fencepost.wire import StoredRequest
 from fencepost_ops.commands.asked import amount, exact, persons
 from fencepost_ops.commands.durations import spoken
+from fencepost_ops.commands.output import unbroken
 
 E = EventType
 _TEXT: Final = 300  # characters of one stored text in a sentence
@@ -105,7 +106,7 @@ def lines(told: Sequence[Sentence]) -> Iterator[str]:
     first = told[0].at
     for one in told:
         since = f"+{(one.at - first).total_seconds():.3f}"
-        yield f"{one.seq:>4} {since:>10}  {one.text}  [{one.by}]"
+        yield f"{one.seq:>4} {since:>10}  {unbroken(one.text)}  [{unbroken(one.by)}]"
 
 
 # -- what each event says ----------------------------------------------------------------------------------

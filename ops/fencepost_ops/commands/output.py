@@ -88,6 +88,11 @@ def seen(value: object, limit: int) -> str:
     return one_line(sanitize(value, limit))
 
 
+def unbroken(text: str) -> str:
+    """`text` as part of a line, whose line ends are spelled out: an exact text that forges no line."""
+    return reveal(text.replace("\n", "\\n").replace("\r", "\\r"))
+
+
 def one_line(text: str) -> str:
     """`text` as part of a line: what would move the cursor, or be seen by nobody, is spelled out."""
     return reveal(text.replace("\n", " ").replace("\r", "\\r"))

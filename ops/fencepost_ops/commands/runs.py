@@ -19,7 +19,7 @@ from fencepost_ops.commands import waiting as providers
 from fencepost_ops.commands.blocked import WAY_OUT, as_object, by_run
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import warn
-from fencepost_ops.commands.output import cut_short, plain, print_json, print_table, shown
+from fencepost_ops.commands.output import cut_short, plain, print_json, print_table, seen, shown
 from fencepost_ops.commands.sayings import of
 from fencepost_ops.commands.session import (
     LIMIT,
@@ -195,7 +195,7 @@ def show(session: Session, run: str, tenant: str | None, events: bool, tree: boo
     for line in (*timeline.header(history), *spent.told(history)):
         click.echo(line)
     if step is not None:
-        click.echo(f"blocked for {spoken(history.now - step.since)}: {step.reason}; {WAY_OUT}")
+        click.echo(f"blocked for {spoken(history.now - step.since)}: {seen(step.reason, 400)}; {WAY_OUT}")
     if waits is not None:
         click.echo(providers.told(waits, history.now))
     if (slow := families.latency(below)) is not None:

@@ -15,7 +15,7 @@ from fencepost.states import CallState
 from fencepost_ops.commands.blocked import as_object, by_run
 from fencepost_ops.commands.bulk import parse_where, repair_where
 from fencepost_ops.commands.durations import DURATION
-from fencepost_ops.commands.output import print_json
+from fencepost_ops.commands.output import print_json, seen
 from fencepost_ops.commands.session import (
     Session,
     by_option,
@@ -227,7 +227,7 @@ def repin(
         return
     click.echo(f"run {info.run_id} is planned by {info.planner} version {info.planner_version} from now on")
     if missing is not None:
-        click.echo(f"it waits: {missing.reason}", err=True)
+        click.echo(f"it waits: {seen(missing.reason, 400)}", err=True)
 
 
 @click.command()

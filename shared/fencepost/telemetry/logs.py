@@ -38,6 +38,7 @@ class Text(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as logging calls it
         """As `Formatter.formatMessage`."""
         line, known = super().formatMessage(record), correlation.said()
+        line = line.replace("\r", "\\r").replace("\n", "\\n")  # a message is one line, whatever it quotes
         if "run" not in known:
             return line
         told = [f"{name}={known[name]}" for name in _SHOWN if name in known]
