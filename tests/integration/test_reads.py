@@ -254,3 +254,33 @@ def test_the_beginning_of_an_id_spans_all_ids_that_begin_with_it() -> None:
     assert str(high) == "01a2b3ff-ffff-ffff-ffff-ffffffffffff"
     assert id_range("o-1") == (None, None)
     assert id_range("123") == (None, None)
+
+
+def test_a_call_is_found_by_its_run_and_its_label_in_that(bench: Bench) -> None:
+    run, other = bench.start(), bench.start()
+    order = bench.order()
+    (call,) = bench.plan(run, ("wallet.debit", {"order": order}))
+    (same,) = bench.plan(other, ("wallet.debit", {"order": bench.order()}))
+    ((key, label),) = bench.sql(
+        "SELECT r.run_key, c.label FROM fencepost.runs r JOIN fencepost.calls c ON c.run = r.id"
+        " WHERE c.id = %s",
+        call,
+    )
+    with connect(bench.database.dsns["reader"], "test", autocommit=True) as connection:
+        for text in (f"{key}/{label}", f"{run}/{label}", f"{str(run).upper()}/{label}"):
+            assert find_call(connection, text).call == call, text
+        assert find_call(connection, f"{other}/{label}").call == same
+        for absent in (f"{key}/{label}x", f"x{key}/{label}", f"{key}/", f"/{label}", f"{key}//{label}"):
+            with pytest.raises(NotFound, match="there is no call"):
+                find_call(connection, absent)
+    # Both may hold slashes: then the whole decides, and what can be read twice is asked about.
+    with bench.attacker.session() as session:
+        session.execute("SET session_replication_role = replica")
+        session.execute("UPDATE fencepost.runs SET run_key = 'a/b' WHERE id = %s", [run])
+        session.execute("UPDATE fencepost.calls SET label = 'c/d' WHERE id = %s", [call])
+        assert find_call(session, "a/b/c/d").call == call
+        session.execute("UPDATE fencepost.runs SET run_key = 'a/b/c' WHERE id = %s", [other])
+        session.execute("UPDATE fencepost.calls SET label = 'd' WHERE id = %s", [same])
+        with pytest.raises(UsageError, match=r"names several calls: .*give the id of one"):
+            find_call(session, "a/b/c/d")
+        assert find_call(session, f"{run}/c/d").call == call

@@ -72,7 +72,7 @@ def approvals(
 def show(session: Session, call: str, tenant: str | None, as_json: bool) -> None:
     """Show what is asked about a call, and exactly what will be sent.
 
-    CALL is a call's id, or the unique beginning of one. What nobody would see in it is spelled out as
+    CALL is a call's id, the beginning of one, or RUN/LABEL. What nobody would see in it is spelled out as
     ‹U+200B›. Approve it with --version as it is printed here, and nothing else is approved.
     """
     with session.connection() as connection:
@@ -113,8 +113,8 @@ def _deciding(command: Callable[..., None]) -> Callable[..., None]:
 def approve(session: Session, /, **given: Any) -> None:
     """Approve exactly what is asked about a call.
 
-    CALL is a call's id, or the unique beginning of one; it takes an operator's login. --by is a principal of
-    the call's tenant. It serves this call with its retries until it expires, and is judged again whenever the
+    CALL is a call's id, the beginning of one, or RUN/LABEL; it takes an operator's login. --by is a principal
+    of the call's tenant. It serves this call with its retries until it expires, and is judged again whenever the
     call is sent. Where it takes two persons, each approves under a login of its own.
     """
     _decide(session, approve=True, **given)
@@ -125,8 +125,8 @@ def approve(session: Session, /, **given: Any) -> None:
 def deny(session: Session, /, **given: Any) -> None:
     """Deny what is asked about a call, for good.
 
-    CALL is a call's id, or the unique beginning of one; it takes an operator's login. The call is REJECTED,
-    its planner is told why, and a run that requires it stops. One person is enough.
+    CALL is a call's id, the beginning of one, or RUN/LABEL; it takes an operator's login. The call is
+    REJECTED, its planner is told why, and a run that requires it stops. One person is enough.
     """
     _decide(session, approve=False, **given)
 

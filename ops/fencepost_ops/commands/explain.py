@@ -24,8 +24,8 @@ def explain(session: Session, call: str, tenant: str | None, as_json: bool) -> N
     """Explain one call in sentences, from its events alone.
 
     Who asked, what was proposed, each step, each decision with its policy, who approved it by which
-    authority, each attempt and what came of it, and how it was settled. CALL is a call's id, or the unique
-    beginning of one. `fencepost verify` says whether those events are as they were recorded.
+    authority, each attempt and what came of it, and how it was settled. CALL is a call's id, the
+    beginning of one, or RUN/LABEL. `fencepost verify` says whether those events are as they were recorded.
     """
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)

@@ -9,8 +9,9 @@ import click
 
 from fencepost.doorbell import Doorbell
 from fencepost.errors import FencepostError
-from fencepost.ledger import aside, listings
+from fencepost.ledger import aside, find, listings
 from fencepost.ledger.aside import Stopped
+from fencepost.ledger.connect import Connection
 from fencepost.states import Queue
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.output import cut_short, print_json, print_table, shown, when
@@ -140,6 +141,15 @@ def _list_unclaimed(session: Session, limit: int, *, as_json: bool) -> None:
     print_table(columns, rows, empty="whatever was published was claimed, or is new")
 
 
+def _meant(connection: Connection, subject: str, tenant: str | None) -> list[Stopped]:
+    try:
+        return aside.find_dead(connection, subject, tenant)
+    except FencepostError:
+        if "/" not in subject:
+            raise
+    return aside.find_dead(connection, str(find.find_call(connection, subject, tenant).call), tenant)
+
+
 @outbox.command()
 @click.argument("subject", required=False)
 @click.option("--all", "everything", is_flag=True, help="Whatever is set aside.")
@@ -153,14 +163,14 @@ def requeue(
 ) -> None:
     """Send again what is set aside.
 
-    SUBJECT is the id of a run or call, the unique beginning of one, or a run key; it takes an operator's
-    login. The row keeps its generation and may fail five times again.
+    SUBJECT is the id of a run or call, the unique beginning of one, a run key, or RUN/LABEL; it takes an
+    operator's login. The row keeps its generation and may fail five times again.
     """
     if (subject is None) != everything:
         raise click.UsageError("name what to send again, or give --all")
     with session.connection() as connection:
         if subject is not None:
-            found = aside.find_dead(connection, subject, tenant)
+            found = _meant(connection, subject, tenant)
         else:
             found = aside.dead(connection, tenant=tenant, limit=_ALL)
         sent = set(aside.requeue(connection, [row.subject for row in found]))

@@ -27,7 +27,7 @@ _STORED = "SELECT result, receipt FROM fencepost.calls WHERE id = %s AND tenant 
 def result(session: Session, call: str, raw: bool, tenant: str | None, as_json: bool) -> None:
     """Show the stored result of a call.
 
-    CALL is a call's id, or the unique beginning of one. It is data that somebody else wrote: hidden
+    CALL is a call's id, the beginning of one, or RUN/LABEL. It is data that somebody else wrote: hidden
     characters are spelled out but with --raw. Exit code 1 where nothing is stored, or what is stored is not
     what was recorded (its hash differs): then nothing of it is shown.
     """

@@ -115,7 +115,7 @@ def repair(
 ) -> None:
     """Settle a call that needs repair, or take up again what a stopped run could not offset.
 
-    CALL is a call's id, or the unique beginning of one; it takes an operator's login. What you decide is
+    CALL is a call's id, the beginning of one, or RUN/LABEL; it takes an operator's login. What you decide is
     recorded with your reason and name, and what follows from it happens at once. With --where the same is
     decided of every call that fits, each as it was when it was listed; exit code 1 if any was refused.
     """

@@ -50,7 +50,7 @@ def unresolved(
 ) -> None:
     """List calls whose outcome is not known, effects nobody offset, and what is set aside.
 
-    With CALL (an id, or the unique beginning of one) that call alone, in full. Of the first nobody knows
+    With CALL (an id, the beginning of one, or RUN/LABEL) that call alone, in full. Of the first nobody knows
     whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
     reconciled. The second are owed: they were to be offset, and were not. The third failed too often and
     wait for `fencepost outbox requeue`. Then come calls that are held because what their MCP server offers is

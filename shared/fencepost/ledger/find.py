@@ -29,6 +29,17 @@ ORDER BY tenant, id LIMIT %(limit)s
 """
 
 
+# A run key may hold slashes, and so may a label.
+_LABELLED = """
+SELECT c.tenant, c.run, c.id, c.state, c.label, c.tool
+FROM fencepost.runs r JOIN fencepost.calls c ON c.run = r.id AND c.tenant = r.tenant
+WHERE (r.run_key = ANY(%(keys)s) AND r.run_key <> '' AND r.run_key || '/' || c.label = %(text)s
+       OR r.id BETWEEN %(low)s AND %(high)s AND c.label = %(label)s)
+  AND (r.tenant = %(tenant)s OR %(tenant)s::text IS NULL)
+ORDER BY c.tenant, c.turn, c.ordinal, c.id LIMIT %(limit)s
+"""
+
+
 def find_run(connection: Connection, text: str, tenant: str | None = None) -> Subject:
     """The one run of this run key, id or beginning of an id (four digits or more); a run key goes first.
 
@@ -49,19 +60,34 @@ def find_run(connection: Connection, text: str, tenant: str | None = None) -> Su
 
 
 def find_call(connection: Connection, text: str, tenant: str | None = None) -> CallRef:
-    """The one call of this id or beginning of an id (four digits or more).
+    """The one call of this id or beginning of an id (four digits or more), or of this label in a run, as
+    RUN/LABEL by the run's key or id.
 
     NotFound if there is none, UsageError naming some of them if there are several.
     """
     low, high = id_range(text)
     parameters = {"text": text, "low": low, "high": high, "tenant": tenant, "limit": _SHOWN + 1}
-    found = connection.execute(_CALLS, parameters).fetchall()
+    found = connection.execute(_CALLS, parameters).fetchall() or _labelled(connection, text, tenant)
     if not found:
         raise NotFound(f"there is no call {_name(text)}{_within(tenant)}{_else(connection, parameters)}")
     if len(found) > 1:
+        owners = {owner for owner, *_ in found}
+        hint = "give the tenant as well" if "/" in text and len(owners) > 1 else "give more of the id"
+        hint = hint if "/" not in text or len(owners) > 1 else "give the id of one"
         described = [f"{call} ({_name(tool)} {_name(label)})" for _, _, call, _, label, tool in found]
-        raise UsageError(f"{_name(text)} names several calls: {_listed(described)}; give more of the id")
+        raise UsageError(f"{_name(text)} names several calls: {_listed(described)}; {hint}")
     return CallRef(*found[0][:4])
+
+
+def _labelled(connection: Connection, text: str, tenant: str | None) -> list[tuple[Any, ...]]:
+    """The calls that this text names as RUN/LABEL."""
+    if "/" not in text:
+        return []
+    run, _, label = text.partition("/")
+    low, high = id_range(run)
+    keys = [text[:at] for at, letter in enumerate(text) if letter == "/"]
+    asked = {"keys": keys, "text": text, "low": low, "high": high, "label": label, "tenant": tenant}
+    return connection.execute(_LABELLED, asked | {"limit": _SHOWN + 1}).fetchall()
 
 
 def _else(connection: Connection, asked: Mapping[str, Any]) -> str:
