@@ -59,7 +59,7 @@ class FailureClass(StrEnum):
     LOST = "lost"
     """The connection broke before the answer was complete."""
     THROTTLED = "throttled"
-    """429: too many requests."""
+    """429: too many requests; or a 403 that says the same (`outcomes.throttled`)."""
     SERVER = "server"
     """A 5xx."""
     REFUSED = "refused"
@@ -89,6 +89,7 @@ _CLASSES: Final = {
     "transport_failed": FailureClass.LOST,
     "response_lost": FailureClass.LOST,
     "http_429": FailureClass.THROTTLED,
+    "throttled_403": FailureClass.THROTTLED,
     "accepted": FailureClass.UNCLEAR,
     "unreadable_answer": FailureClass.UNCLEAR,
     "in_progress": FailureClass.UNCLEAR,
@@ -112,7 +113,7 @@ _ACCOUNT: Final = frozenset({"http_401", "http_402", "http_407"})
 _MOVED: Final = frozenset(f"http_{status}" for status in range(300, 309) if status != 304)  # none is followed
 _NOT_THERE: Final = frozenset({"http_403", "http_404", "http_405", "http_410", "secret_unavailable"})
 _SET_UP: Final = _ACCOUNT | _MOVED | _NOT_THERE
-_CLOSING: Final = frozenset({"http_429", "http_503", "http_529"})
+_CLOSING: Final = frozenset({"http_429", "throttled_403", "http_503", "http_529"})
 """The last one is what a provider of models answers when it is overloaded."""
 
 
@@ -196,6 +197,18 @@ def learnt(outcome: Outcome) -> Learnt:
     if isinstance(outcome, Refused) and outcome.final_answer_stored:
         return Learnt(answered=True, code=outcome.code)
     return _said(outcome.code, outcome.retry_after)
+
+
+def throttled(outcome: Outcome) -> bool:
+    """Whether an attempt was answered only that it came too soon: that is no answer about its call.
+
+    Too many requests, or any other refusal that closes the dependency and says until when. A stored answer
+    that is given again is one about the call.
+    """
+    if isinstance(outcome, Applied) or (isinstance(outcome, Refused) and outcome.final_answer_stored):
+        return False
+    closes = outcome.code in _CLOSING and outcome.retry_after is not None
+    return closes or failure_class(outcome.code) is FailureClass.THROTTLED
 
 
 def learnt_of_question(code: str, retry_after: timedelta | None) -> Learnt:

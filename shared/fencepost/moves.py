@@ -146,17 +146,21 @@ def _succeeded(_call: Call, fact: Fact) -> Changes:
     }
 
 
-def _attempt_failed(_call: Call, fact: Fact) -> Changes:
+def _throttled(call: Call, fact: Fact) -> Changes:
+    return {"throttled": call.throttled + 1} if fact.data.get("throttled") else {}
+
+
+def _attempt_failed(call: Call, fact: Fact) -> Changes:
     # Only our own code holds a call; what a stranger answers may read the same.
     why = fact["message"] if fact["code"] == CHANGED else not_held(fact["message"])
     if fact["final"]:
         ended = {"state": C.FAILED, "doubt": False, "proof": fact.event.id}
-        return {"owner": None, "error": why, **ended}
-    again = {"state": C.INTENT_RECORDED, "ready_at": fact.time("ready_at")}
+        return {"owner": None, "error": why, **ended, **_throttled(call, fact)}
+    again = {"state": C.INTENT_RECORDED, "ready_at": fact.time("ready_at"), **_throttled(call, fact)}
     return {"owner": None, "error": why, **again}
 
 
-def _unknown(_call: Call, fact: Fact) -> Changes:
+def _unknown(call: Call, fact: Fact) -> Changes:
     restored: Changes = {}
     if "epoch" in fact.data:  # sent, perhaps, in a time the ledger lost: what was asked before says nothing
         until = {"in_flight_until": fact.time("in_flight_until"), "quiet_at": fact.time("quiet_at")}
@@ -164,6 +168,7 @@ def _unknown(_call: Call, fact: Fact) -> Changes:
         restored |= {"restored": fact["epoch"], **_holds(fact)}
     return {
         **restored,
+        **_throttled(call, fact),
         "state": C.UNKNOWN,
         "doubt": True,
         "owner": None,

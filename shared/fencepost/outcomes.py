@@ -5,6 +5,7 @@ the contract lists proves a refusal; a timeout, a lost answer, an unlisted statu
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -137,9 +138,11 @@ def _judged(tool: Tool, sent: Sent, now: datetime, args: Any) -> Outcome:
 def _answer(tool: Tool, response: Response, now: datetime, args: Any, *, whole: bool = True) -> Outcome:
     status, contract = response.status, tool.contract
     code, text = f"http_{status}", sanitize(response.text, MAX_TEXT_CHARS)
+    too_many = status != 429 and throttled(response)
+    code = f"throttled_{status}" if too_many else code
     if status in contract.not_applied:
         stored = replayed_for_good(tool, response)
-        again = status in contract.retryable and not stored
+        again = (status in contract.retryable or too_many) and not stored
         return Refused(code, text, again, retry_after(response, now), final_answer_stored=stored)
     if isinstance(contract.repeat, Dedupes) and status in contract.repeat.in_progress:
         return Unsure("in_progress", text)
@@ -254,20 +257,59 @@ def replayed_for_good(tool: Tool, response: Response) -> bool:
     return response.headers.get(name, "").strip().lower() == value.lower()
 
 
+_RESET: Final = re.compile(r"rate-?limit.*reset")
+_REMAINING: Final = ("ratelimit-remaining", "x-ratelimit-remaining", "x-rate-limit-remaining")
+_UNITS: Final = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_SPAN: Final = re.compile(r"(?:\d{1,9}(?:\.\d{0,9})?(?:ms|[smh])){1,4}", re.ASCII | re.IGNORECASE)
+_PART: Final = re.compile(r"(\d+(?:\.\d*)?)(ms|[smh])", re.ASCII | re.IGNORECASE)
+_NUMBER: Final = re.compile(r"\d{1,15}(?:\.\d{0,9})?", re.ASCII)
+_EPOCH: Final = 1_000_000_000  # no wait is that long in seconds, and no date of ours that early
+_EPOCH_MS: Final = 1_000 * _EPOCH
+
+
 def retry_after(response: Response, now: datetime) -> timedelta | None:
-    """An answer's Retry-After, from seconds or a date, at least zero and at most an hour; None if invalid."""
-    text = response.headers.get("retry-after", "").strip()
-    if re.fullmatch(r"\d{1,9}", text, re.ASCII):
-        return min(timedelta(seconds=int(text)), RETRY_AFTER_CAP)
-    if not text:
-        return None
+    """How long an answer asks to be left alone: rounded up, at least zero, at most an hour; else None.
+
+    By Retry-After (seconds, also with a fraction or a unit; an HTTP or ISO date; RFC 9110, section 10.2.3),
+    else by retry-after-ms. An answer that says "too many" (`throttled`) else by the first of its limits to
+    begin anew (`ratelimit-reset` and its kin): seconds, seconds since the epoch, or a date.
+    """
+    said = response.headers
+    found = _wait(said.get("retry-after", ""), now)
+    if found is None and "retry-after-ms" in said:
+        found = _wait(said["retry-after-ms"] + "ms", now)
+    if found is None and throttled(response):
+        resets = [_wait(value, now) for name, value in said.items() if _RESET.search(name)]
+        found = min((wait for wait in resets if wait is not None), default=None)
+    return None if found is None else min(max(found, timedelta(0)), RETRY_AFTER_CAP)
+
+
+def throttled(response: Response) -> bool:
+    """Whether an answer says that there were too many requests: 429, or 403 with none left of a limit."""
+    none_left = any(response.headers.get(name, "").strip() == "0" for name in _REMAINING)
+    return response.status == 429 or (response.status == 403 and none_left)
+
+
+def _wait(text: str, now: datetime) -> timedelta | None:
+    text = text.strip()
+    if _SPAN.fullmatch(text):
+        seconds = sum(float(number) * _UNITS[unit.lower()] for number, unit in _PART.findall(text))
+        return _rounded_up(seconds)
+    if _NUMBER.fullmatch(text):
+        number = float(text)
+        if number < _EPOCH:
+            return _rounded_up(number)
+        return _rounded_up((number / 1000 if number >= _EPOCH_MS else number) - now.timestamp())
     try:
-        date = parsedate_to_datetime(text)
+        date = datetime.fromisoformat(text) if text[:4].isdigit() else parsedate_to_datetime(text)
     except (ValueError, OverflowError, IndexError, TypeError):
         return None
-    if date.tzinfo is None:
-        date = date.replace(tzinfo=UTC)
-    return min(max(date - now, timedelta(0)), RETRY_AFTER_CAP)
+    return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)) - now
+
+
+def _rounded_up(seconds: float) -> timedelta:
+    """In whole milliseconds: whoever comes back a moment too soon is throttled again."""
+    return timedelta(milliseconds=math.ceil(round(seconds * 1000, 3)))
 
 
 def result_text(result: object, *, hide: Hide | None = None, most: int = MAX_OUTPUT_BYTES) -> str:

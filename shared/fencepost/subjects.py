@@ -112,7 +112,8 @@ class Call:
     effect offset, or left as it is; `proposed`: the decision that a person asked another one to confirm;
     `restored`: the epoch in which it may have been sent beyond the attempts counted here; `approval`: what
     persons were asked about it and have said; `reserved`: the allowances it holds or has used; `child`: the
-    run it started; `detached`: its turn no longer waits for it.
+    run it started; `detached`: its turn no longer waits for it; `throttled`: attempts that were answered
+    "later" only, and count against none of its limits.
     """
 
     tenant: str
@@ -162,6 +163,7 @@ class Call:
     reserved: str | None = None
     child: UUID | None = None
     detached: bool = False
+    throttled: int = 0
 
 
 class Replayed(dict[UUID, Call]):

@@ -16,6 +16,8 @@ from tests.integration.ledger_bench import Bench
 APPLIED = Applied('{"id":"r-1"}', "r-1")
 LOST = Unsure("timeout", "the answer was lost")
 BUSY = Refused("http_429", "not now", retryable=True)
+HOUR_LATER = Refused("http_429", "later", retryable=True, retry_after=timedelta(hours=1))
+NOT_NOW = Refused("not_now", "not now", retryable=True)
 REFUSED = Refused("http_402", "no money", retryable=False)
 STORED = Refused("http_409", "failed before", retryable=False, final_answer_stored=True)
 
@@ -73,7 +75,7 @@ def test_committed_then_lost_then_refused_stays_unknown_until_a_lookup_finds_it(
     assert bench.operation(call).status == "completed"
 
 
-def test_committed_then_lost_then_denied_stays_unknown(bench: Bench) -> None:
+def test_a_repeat_that_is_denied_fails_where_the_lookup_proved_the_key_absent(bench: Bench) -> None:
     run, call = lost(bench)
     ask, asking = bench.reconcile(run, call)
     assert bench.one(bench.looked_up(ask, asking, Answer.ABSENT)) == c.Done("UNKNOWN")
@@ -82,15 +84,39 @@ def test_committed_then_lost_then_denied_stays_unknown(bench: Bench) -> None:
     bench.one(bench.looked_up(ask, asking, Answer.ABSENT))
     bench.gate.closed.add(("wallet.debit", "claim"))
     answer, _ = bench.reconcile(run, call)
+    assert answer == c.Done("FAILED")
+    held = bench.call(call)
+    assert (held.doubt, held.owner, held.attempts) == (False, None, 1)
+    proof = next(e for e in bench.events(run) if e.id == held.proof)
+    assert proof.type == "ToolEffectReconciled"
+
+
+def test_a_repeat_that_is_denied_leaves_a_key_in_doubt_that_nothing_speaks_for(bench: Bench) -> None:
+    run, call = lost(bench, "wallet.hold")
+    bench.gate.closed.add(("wallet.hold", "claim"))
+    bench.ahead(4)
+    answer, _ = bench.reconcile(run, call)
     assert answer == c.Done("UNKNOWN")
     held = bench.call(call)
     assert (held.doubt, held.owner, held.attempts) == (True, None, 1)
-    assert held.ready_at > bench.events(run)[-1].recorded_at, "it is asked again later, not at once"
-    bench.gate.closed.clear()
-    bench.ahead(1)
-    answer, term = bench.reconcile(run, call)
-    assert isinstance(answer, c.Send)
-    assert bench.record(answer, term, APPLIED) == c.Done("SUCCEEDED")
+    assert held.ready_at > bench.events(run)[-1].recorded_at, "it is tried again later, not at once"
+
+
+def test_a_service_that_is_away_for_longer_than_reconciliation_is_asked_once_more_when_it_is_back(
+    bench: Bench,
+) -> None:
+    run, call = lost(bench)
+    first = bench.call(call).reconcile_until
+    assert first is not None
+    while bench.now() < first + timedelta(minutes=1):
+        ask, asking = bench.reconcile(run, call)
+        if isinstance(ask, c.Ask):  # else its dependency is left alone meanwhile
+            away = replace(bench.looked_up(ask, asking, Answer.UNCLEAR), code="connect_failed")
+            assert bench.one(away) == c.Done("UNKNOWN")
+        bench.ahead((bench.call(call).ready_at - bench.now()).total_seconds() + 1)
+    ask, asking = bench.reconcile(run, call)
+    assert isinstance(ask, c.Ask), "it is still asked"
+    assert bench.one(bench.looked_up(ask, asking, Answer.FOUND, "r-1")) == c.Done("SUCCEEDED")
 
 
 def test_a_failure_that_the_downstream_stored_for_the_key_speaks_for_the_key(bench: Bench) -> None:
@@ -152,8 +178,27 @@ def test_attempts_are_bounded_by_the_dependency(bench: Bench) -> None:
     for state in ("INTENT_RECORDED", "INTENT_RECORDED", "FAILED"):
         bench.ahead(0.1)
         send, term = bench.dispatch(run, call)
-        assert bench.record(send, term, BUSY) == c.Done(state)
+        assert bench.record(send, term, NOT_NOW) == c.Done(state)
     assert bench.call(call).attempts == 3
+
+
+def test_an_attempt_that_was_throttled_is_not_counted_and_the_deadline_ends_it(bench: Bench) -> None:
+    run = bench.start()
+    call = bench.debit(run, bench.order())
+    for _ in range(6):
+        send, term = bench.dispatch(run, call)
+        assert bench.record(send, term, BUSY) == c.Done("INTENT_RECORDED")
+        bench.ahead(2.5)
+    for state in ("INTENT_RECORDED", "INTENT_RECORDED", "FAILED"):
+        send, term = bench.dispatch(run, call)
+        assert bench.record(send, term, NOT_NOW) == c.Done(state)
+        bench.ahead(0.1)
+    held = bench.call(call)
+    assert (held.attempts, held.throttled) == (9, 6)
+    late = bench.start()
+    call = bench.debit(late, bench.order())
+    send, term = bench.dispatch(late, call)
+    assert bench.record(send, term, HOUR_LATER) == c.Done("FAILED")
 
 
 # -- workers that die --------------------------------------------------------------------------------

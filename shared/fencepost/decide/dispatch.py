@@ -351,20 +351,21 @@ def _last_start(fold: Fold, call: Call, tool: Tool) -> datetime:
 
 def refused(fold: Fold, call: Call, tool: Tool, outcome: Refused, rand: float, *, requests: int = 0) -> None:
     """Proof that an attempt had no effect. In doubt it settles nothing, unless it speaks for the key (R3)."""
-    spec, wait = tool.dependency, outcome.retry_after
+    spec, wait, throttled = tool.dependency, outcome.retry_after, breaker.throttled(outcome)
     again = deadlines.retry_at(fold.now, call.attempts, spec.backoff, spec.backoff_cap, rand, wait)
     contradicted = any(e.applied for e in fold.evidence.get(call.id, ())) and call.effect != "read"
     if contradicted or (call.doubt and not outcome.final_answer_stored):
-        unsure = Unsure(outcome.code, outcome.message)
+        unsure = Unsure(outcome.code, outcome.message, wait)
         mark_unknown(fold, call, tool, unsure, ready_at=again, requests=requests)
         return
     in_time = again < _last_start(fold, call, tool)
-    left = spec.attempts - call.attempts
+    left = spec.attempts + call.throttled + throttled - call.attempts
     held = holds.holds(outcome, tool)
     again = max(again, fold.now + holds.AGAIN) if held else again
     retry = outcome.retryable and fold.allows(call) and not call.doubt and (held or (left > 0 and in_time))
     body = {"code": outcome.code, "message": outcome.message, "final": not retry, "ready_at": rfc3339(again)}
     # Whether this answer speaks for the key: only then may it clear doubt.
     body |= {"stored": outcome.final_answer_stored, "requests": requests, **brought(tool)}
+    body |= {"throttled": True} if throttled else {}
     body |= room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_ATTEMPT_FAILED, body, call=call.id, attempt=call.attempts)

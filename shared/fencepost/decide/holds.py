@@ -37,7 +37,7 @@ def admit(fold: Fold, call: Call, tool: Tool, fence: int) -> Answer | None:
     pin = held_pin(call.error)
     if pin is None or tool.mcp is None or tool.mcp.definition != pin:
         return None
-    left = tool.dependency.attempts - call.attempts
+    left = tool.dependency.attempts + call.throttled - call.attempts
     if left > 1 and call.in_flight_until is not None and fold.now >= call.in_flight_until + RECHECK:
         return None
     due = fold.now + AGAIN
@@ -68,8 +68,10 @@ def holds(outcome: Refused, tool: Tool) -> bool:
 
 
 def limit(call: Call, tool: Tool) -> int:
-    """How many attempts a call may have: one more once a person has pinned anew what it was held for."""
-    attempts = tool.dependency.attempts
+    """How many attempts a call may have: as many as were throttled more (they say nothing of the call), and
+    one more once a person has pinned anew what it was held for.
+    """
+    attempts = tool.dependency.attempts + call.throttled
     if tool.kind != "mcp" or held_pin(call.error) is None:
         return attempts
     return max(attempts, call.attempts + 1)

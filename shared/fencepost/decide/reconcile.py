@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from fencepost import breaker, deadlines, recovery
@@ -113,7 +114,7 @@ def facts(fold: Fold, call: Call, tool: Tool, rand: float, answer: LookupAnswer 
         effect=tool.effect,
         contract=tool.contract,
         attempts=call.attempts,
-        max_attempts=call.attempts if _spent(fold, call) else tool.dependency.attempts,
+        max_attempts=call.attempts if _spent(fold, call) else tool.dependency.attempts + call.throttled,
         per_attempt=tool.dependency.per_attempt,
         margin=tool.dependency.margin,
         in_flight_until=call.in_flight_until or fold.now,
@@ -199,6 +200,12 @@ def _denied(
 ) -> Answer:
     body = decision_body(fold, call, decision, "claim") | {"message": f"repeat {denial(decision)}"}
     fold.emit(E.AUTHORIZATION_DENIED, body, call=call.id, policy=decision.policy_version)
+    # Where nothing may be sent again, what proves that there was no effect settles it at once.
+    unsent = replace(facts(fold, call, tool, command.rand, _stored(call)), max_attempts=call.attempts)
+    settled = recovery.recover(unsent)
+    if isinstance(settled, recovery.Fail):
+        _settle(fold, call, settled)
+        return Done(fold.call(call.id).state)
     pause = deadlines.backoff(call.asks + 1, _ASK_BACKOFF, tool.dependency.backoff_cap, command.rand)
     denied = "the repeat is not authorised"
     _wait(fold, call, fold.now + max(pause, _ASK_BACKOFF), denied, asks=call.asks + 1)
@@ -272,14 +279,32 @@ def record_lookup(fold: Fold, command: RecordLookup) -> Answer:
         return Unfamiliar(f"tool {call.tool} version {call.tool_version}")
     fold.present(call.id, "term")
     fold.takeovers = 0
-    gate.learn(fold, call, tool, breaker.learnt_of_question(command.code, command.retry_after))
+    said = breaker.learnt_of_question(command.code, command.retry_after)
+    gate.learn(fold, call, tool, said)
     body = {"lookup": _lookup_text(command.answer), "ready_at": rfc3339(fold.now)}
     fold.emit(E.TOOL_LOOKUP_RECORDED, body, call=call.id, attempt=call.attempts)
     asked = fold.call(call.id)
-    decision = recovery.recover(facts(fold, asked, tool, command.rand, command.answer))
+    judged = facts(fold, asked, tool, command.rand, command.answer)
+    if said.failed:
+        _ask_when_it_answers(fold, asked, judged, command.answer)
+        return Done(C.UNKNOWN)
+    decision = recovery.recover(judged)
     if not isinstance(decision, recovery.Ask | recovery.Repeat):
         _settle(fold, asked, decision)
     return Done(fold.call(call.id).state)
+
+
+def _ask_when_it_answers(fold: Fold, call: Call, judged: Facts, answer: LookupAnswer) -> None:
+    """A service that is away has said nothing: that time does not count against the call, and the question is
+    put again until it answers, before a person is asked.
+    """
+    decision = recovery.recover(replace(judged, reconcile_until=NEVER))
+    due = decision.until if isinstance(decision, recovery.Wait) else fold.now
+    until = deadlines.plus(judged.reconcile_until, max(due, fold.now) - answer.asked_at)
+    reason = f"its service did not answer: {answer.detail}"
+    body = {"ready_at": rfc3339(due), "reason": reason, "fence": call.fence, "asks": call.asks}
+    fold.emit(E.RECONCILIATION_DEFERRED, body | {"reconcile_until": rfc3339(until)}, call=call.id)
+    after_call(fold, call.id)
 
 
 def _lookup_text(answer: LookupAnswer) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from fencepost import deadlines
+from fencepost import breaker, deadlines
 from fencepost.clock import rfc3339
 from fencepost.decide import gate
 from fencepost.decide.fold import Fold
@@ -22,7 +22,7 @@ E = EventType
 
 def room(fold: Fold, call: Call, tool: Tool) -> dict[str, int]:
     """What is left to try it again: attempts, and the time of its run."""
-    left = tool.dependency.attempts - call.attempts
+    left = tool.dependency.attempts + call.throttled - call.attempts
     return {"attempts_left": left, "run_left_ms": deadlines.millis(fold.run.deadline - fold.now)}
 
 
@@ -57,5 +57,6 @@ def mark_unknown(
         "requests": requests,
         **brought(tool),
     }
+    body |= {"throttled": True} if breaker.throttled(outcome) else {}
     body |= room(fold, call, tool) | gate.decision(fold, call, outcome.code, again)
     fold.emit(E.TOOL_OUTCOME_MARKED_UNKNOWN, body, call=call.id, attempt=call.attempts)

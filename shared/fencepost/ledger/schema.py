@@ -198,6 +198,7 @@ calls = Table(
     instant("quiet_at", null=True),
     instant("reconcile_until", null=True),
     col("asks", Integer, default="0"),
+    col("throttled", Integer, default="0"),
     col("lost", Boolean, default="false"),
     col("lookup", Text, null=True),
     col("receipt", Text, null=True),

@@ -17,7 +17,8 @@ _BORN = f"""
         END IF;
         IF NEW.state NOT IN ({words(CALL_BORN)})
            OR NEW.doubt OR NEW.attempts <> 0 OR NEW.owner IS NOT NULL OR NEW.reused OR NEW.lost
-           OR NEW.asks <> 0 OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
+           OR (NEW.asks, NEW.throttled) <> (0, 0)
+           OR num_nonnulls(NEW.request, NEW.in_flight_until, NEW.quiet_at, NEW.lookup,
                 NEW.receipt, NEW.result, NEW.proof, NEW.fingerprint, NEW.restored,
                 NEW.reserved, NEW.child) <> 0 OR NEW.detached THEN
             RAISE EXCEPTION 'call %: cannot begin %, or with a past', NEW.id, NEW.state
