@@ -345,7 +345,14 @@ def _recognition_problems(tool: Tool) -> Iterator[str]:
         )
     if tool.kind != "http" or tool.lookup is None or tool.lookup_parse is not None or tool.same is not None:
         return
-    if tool.returns is None or callable(tool.receipt):
+    if callable(tool.receipt) or tool.effect is Effect.READ:
+        return
+    if tool.returns is None:
+        if tool.parse is None:
+            yield (
+                "its lookup cannot tell what it found: no result is declared. Add returns= with a model that "
+                "has the receipt, a @tool.same that compares, or a @tool.lookup_parse function"
+            )
         return
     if tool.receipt not in tool.returns.model_fields:
         yield (

@@ -30,6 +30,7 @@ from fencepost.outcomes import (
     answers_other,
     classify,
     heard,
+    names_nothing,
     not_understood,
     receipt_of,
     refused,
@@ -144,7 +145,7 @@ def _applied(tool: Tool, answer: ToolResult, args: Any, *, strange: bool) -> Out
         return refused(refusal)
     except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
         return Unsure("unreadable_answer", told(error))
-    if (other := answers_other(tool, args, result)) is not None:
+    if (other := answers_other(tool, args, result) or names_nothing(tool, result)) is not None:
         return other
     return Applied(result_text(result, most=tool.output.max_bytes), receipt_of(tool, result), strange)
 

@@ -176,7 +176,8 @@ def _success(tool: Tool, response: Response, args: Any, *, whole: bool) -> Outco
     except Exception as error:  # noqa: BLE001 - an answer nobody can read is an unknown outcome, whatever broke
         return Unsure("unreadable_answer", told(error))
     text = result_text(result, most=tool.output.max_bytes)
-    return answers_other(tool, args, result) or Applied(text, receipt_of(tool, result))
+    other = answers_other(tool, args, result) or names_nothing(tool, result)
+    return other or Applied(text, receipt_of(tool, result))
 
 
 def not_understood(tool: Tool, answer: Any) -> Unsure | None:
@@ -189,6 +190,18 @@ def not_understood(tool: Tool, answer: Any) -> Unsure | None:
     if tool.succeeded is None or tool.succeeded(answer) is True:
         return None
     return Unsure("not_understood", "the answer is none that the tool's `succeeded` takes for a success")
+
+
+def names_nothing(tool: Tool, result: Any) -> Unsure | None:
+    """Why a result names no effect, though it fits: the field of its receipt, which it needs, is empty."""
+    if tool.returns is None or not isinstance(tool.receipt, str) or tool.effect is Effect.READ:
+        return None
+    field = tool.returns.model_fields.get(tool.receipt)
+    if field is None or not field.is_required():
+        return None
+    if receipt_of(tool, result) is not None:
+        return None
+    return Unsure("not_understood", f"its {tool.receipt} is empty, so the answer names no effect")
 
 
 def answers_other(tool: Tool, args: Any, result: Any) -> Unsure | None:
@@ -214,7 +227,7 @@ def read_result(tool: Tool, response: Response) -> Any:
     if tool.parse is None:
         if tool.returns is None:
             return json_or_text(response)[0]
-        return tool.returns.model_validate_json(marked(response.text))
+        return tool.returns.model_validate_json(marked(response.read()))
     result = tool.parse(response)
     if isinstance(result, NotApplied):
         raise result
@@ -227,11 +240,11 @@ def json_or_text(response: Response) -> tuple[Any, str]:
     """The body as a value and as JSON text: as it came if JSON, null if empty, else as one string."""
     if not response.body:
         return None, "null"
-    text = marked(response.text)
     try:
+        text = marked(response.read())
         return json.loads(text), text
     except (ValueError, RecursionError):
-        return text, json.dumps(text)
+        return response.text, json.dumps(response.text)
 
 
 def refused(refusal: NotApplied, *, final_answer_stored: bool = False, hide: Hide | None = None) -> Refused:

@@ -308,6 +308,8 @@ def _why_nobody_else(facts: Facts) -> str:
         return f"a run that is {facts.run} may not repeat this call"
     if _key_repeats(facts):
         return "the downstream may no longer know the key"
+    if (why := facts.contract.unrepeated(compares=facts.compares)) is not None:
+        return f"the downstream deduplicates, yet {why}"
     return "the contract offers neither a proof of absence nor a safe repeat"
 
 

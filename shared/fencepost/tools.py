@@ -13,10 +13,11 @@ from enum import Enum, StrEnum
 from functools import cached_property
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
 from uuid import UUID
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 
 from fencepost.canonical import CanonicalError, digest, encode
 from fencepost.clock import rfc3339
@@ -262,7 +263,8 @@ class Tool:
             return None
         if self.returns is None:
             return "it declares no result"
-        taken = next((said for said in SAYING_NOTHING if _reads(self.returns, said)), None)
+        empty = json.dumps(_emptiest(self.returns))
+        taken = next((said for said in (*SAYING_NOTHING, empty) if _reads(self.returns, said)), None)
         return taken and f"{self.returns.__name__} takes any answer, also {taken}"
 
     @property
@@ -437,6 +439,42 @@ SAYING_NOTHING: Final = (
     '{"error": {"message": "no"}}',
 )
 """Answers in which no effect is named. A model that takes one would take any refusal for an effect."""
+
+
+def _emptiest(kind: Any) -> Any:
+    """What a type takes that says least: null, false, nothing in it; a text or a number names something."""
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return _emptiest(get_args(kind)[0])
+    if origin in (Union, UnionType):
+        said = [_emptiest(one) for one in get_args(kind)]
+        return next((one for one in said if not one), said[0])
+    if kind in (None, NoneType, Any, object):
+        return None
+    if kind is bool:
+        return False
+    if origin is Literal:
+        return next((value for value in get_args(kind) if not value), get_args(kind)[0])
+    bare = origin or kind
+    if not isinstance(bare, type):
+        return _NAMED
+    if issubclass(bare, RootModel):
+        return _emptiest(bare.model_fields["root"].annotation)
+    if issubclass(bare, BaseModel):
+        needed = {name: info for name, info in bare.model_fields.items() if info.is_required()}
+        return {
+            str(info.validation_alias or info.alias or name): _emptiest(info.annotation)
+            for name, info in needed.items()
+        }
+    if issubclass(bare, Mapping):
+        return {}
+    if issubclass(bare, list | set | frozenset | tuple):
+        return []
+    return _NAMED
+
+
+_NAMED: Final[dict[str, list[None]]] = {"no field": [None]}
+"""Taken by no type that holds a text, a number or a time: what has such a field cannot be said emptily."""
 
 
 def _reads(model: type[BaseModel], text: str) -> bool:

@@ -10,8 +10,8 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel
@@ -260,19 +260,39 @@ class Response:
 
     def json(self) -> Any:
         """The body as JSON, duplicates and NaN as Python reads them; ValueError if it is none."""
-        return json.loads(self.text)
+        return json.loads(self.read())
+
+    def read(self) -> str:
+        """The body by its byte order mark, else by the charset of its Content-Type, else as UTF-8.
+
+        A charset nobody knows counts as UTF-8. ValueError for bytes that are no text in it.
+        """
+        return self._decoded("strict")
 
     @property
     def text(self) -> str:
-        """The body by its byte order mark, else by the charset of its Content-Type, else as UTF-8.
+        """The body as `read` gives it, undecodable bytes replaced."""
+        return self._decoded("replace")
 
-        A charset nobody knows counts as UTF-8; undecodable bytes are replaced.
-        """
+    def in_utf8(self) -> "Response":
+        """The same answer with its body in UTF-8; as it came where it is that, or no text."""
+        kind = self.headers.get("content-type", "")
+        named = _CHARSET.search(kind)
+        if named is None and not any(self.body.startswith(mark) for mark, _ in _MARKS):
+            return self
+        try:
+            body = self.read().encode()
+        except ValueError:
+            return self
+        told = kind if named is None else kind[: named.start(1)] + "utf-8" + kind[named.end(1) :]
+        return replace(self, headers={**self.headers, "content-type": told}, body=body)
+
+    def _decoded(self, errors: Literal["strict", "replace"]) -> str:
         for mark, charset in _MARKS:
             if self.body.startswith(mark):
-                return self.body[len(mark) :].decode(charset, errors="replace")
+                return self.body[len(mark) :].decode(charset, errors)
         named = _CHARSET.search(self.headers.get("content-type", ""))
         try:
-            return self.body.decode(named[1] if named else "utf-8", errors="replace")
-        except (LookupError, ValueError):
-            return self.body.decode("utf-8", errors="replace")
+            return self.body.decode(named[1] if named else "utf-8", errors)
+        except LookupError:
+            return self.body.decode("utf-8", errors)

@@ -124,6 +124,11 @@ def of_that_reference(response: Response, args: Order) -> LookupResult:
 IGNORES = ENTRIES["paypal.orders"]
 
 
+def done(answer: Response) -> bool:
+    """Of services whose status is all they say."""
+    return answer.status in {200, 201}
+
+
 def an_ignorant(name: str) -> None:
     """An interface that answers a known key whatever comes with it: the answer is compared."""
     dependency = a_dependency(name)
@@ -138,6 +143,7 @@ def an_ignorant(name: str) -> None:
         name,
         effect=Effect.IRREVERSIBLE,
         contract=Contract(repeat=repeat, settle=5 * TENTH),
+        succeeded=done,
         intent=lambda a: (name, a.reference),
         key=IGNORES.key,
     )(make)
@@ -154,6 +160,7 @@ an_ignorant("row.answer_for_another")
 @a_dependency("row.natural").http(
     "row.natural",
     effect=Effect.IRREVERSIBLE,
+    succeeded=done,
     contract=Contract(repeat=Natural(resource=lambda a: ("page", a.page)), settle=5 * TENTH),
     intent=lambda a: ("page", a.page, a.text),
 )

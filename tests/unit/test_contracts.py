@@ -158,7 +158,7 @@ def test_a_window_without_a_documented_first_failure_is_said_to_need_a_person() 
     risk = residual_risk(
         Effect.REVERSIBLE, Contract(repeat=Dedupes(window=HOUR, first_failure=FirstFailure.UNKNOWN))
     )
-    assert "an unknown outcome takes a person" in risk
+    assert "an unknown outcome takes a person: first_failure=UNKNOWN" in risk
 
 
 def test_what_is_set_again_promises_and_risks_something_else() -> None:

@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from fencepost.contracts import Effect
 from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
+from fencepost.output import Output
 from fencepost.tools import Attempt
 from fencepost_workers.tools.python import run_python
 from tests.typing.user_code import Closed, CloseDay, close_day, debit
@@ -336,3 +337,15 @@ def test_a_cancelled_worker_cancels_its_tool(executor: ThreadPoolExecutor) -> No
 def test_an_http_tool_is_not_a_python_tool(executor: ThreadPoolExecutor) -> None:
     with pytest.raises(UsageError, match=r"wallet\.debit has no Python function"):
         asyncio.run(run_python(debit.tool, ARGS, attempt(), executor))
+
+
+def test_a_long_result_that_fits_is_an_effect_though_not_all_of_it_is_kept(
+    executor: ThreadPoolExecutor,
+) -> None:
+    def long(_args: BaseModel, _attempt: Attempt) -> Any:
+        return {"number": 10, "note": "x" * 100_000}
+
+    tool = dataclasses.replace(close_day.tool, function=long, output=Output(max_bytes=2000))
+    outcome = asyncio.run(run_python(tool, ARGS, attempt(), executor))
+    assert isinstance(outcome, Applied)
+    assert len(outcome.result_json_text) <= 2000

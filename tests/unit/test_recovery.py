@@ -241,6 +241,11 @@ class TestRepeats:
 
     def test_a_person_is_told_why_nobody_else_could_decide(self) -> None:
         assert recover(facts()) == Repair("the contract offers neither a proof of absence nor a safe repeat")
+        undocumented = Dedupes(HOUR, first_failure=FirstFailure.UNKNOWN)
+        assert recover(facts(contract=Contract(repeat=undocumented))) == Repair(
+            "the downstream deduplicates, yet first_failure=UNKNOWN: what a repeat meets after a first "
+            "failure is not known"
+        )
         assert recover(facts(taken_over=True)) == Repair(
             "the worker was lost and the contract allows no repeat after that"
         )

@@ -237,6 +237,15 @@ class Contract:
             return self.repeats_by_key
         return self.repeat.window > ZERO and self.repeat.first_failure is not FirstFailure.UNKNOWN
 
+    def unrepeated(self, *, compares: bool) -> str | None:
+        """Why a downstream that deduplicates is sent no repeat under its key; None where it is."""
+        repeat = self.repeat
+        if not isinstance(repeat, Dedupes) or not repeat.window or self.repeats_by_key_if(compares=compares):
+            return None
+        if repeat.first_failure is FirstFailure.UNKNOWN:
+            return "first_failure=UNKNOWN: what a repeat meets after a first failure is not known"
+        return "mismatch=IGNORED, and no @tool.same tells whether an answer is for what was sent"
+
     @property
     def sets_again(self) -> bool:
         """Whether an unknown outcome is settled by setting the same again, when what was sent is quiet."""
@@ -341,7 +350,9 @@ def residual_risk(effect: Effect, contract: Contract, *, compares: bool = False)
             if contract.repeats_by_key_if(compares=compares) or contract.absence_provable:
                 known = f"Equal keys are recognised for {_said(window)} after the first send"
                 return f"{known}; then it takes a person."
-            return f"Equal keys are recognised for {_said(window)}, yet an unknown outcome takes a person."
+            why = contract.unrepeated(compares=compares)
+            known = f"Equal keys are recognised for {_said(window)}"
+            return f"{known}, yet an unknown outcome takes a person: {why}."
         case ToolClass.LOOKUP_ONLY:
             return (
                 f"A request landing over {_said(contract.settle)} late (a paused worker) is a second effect."

@@ -274,7 +274,8 @@ class HttpEngine:
                         raise _Oversize(self._max_response_bytes, _response(response, body))
             finally:
                 await response.aclose()
-        return _decoded(_response(response, body), self._max_response_bytes)
+        # In UTF-8 before anybody looks for credentials in it: they are not found in UTF-16.
+        return _decoded(_response(response, body), self._max_response_bytes).in_utf8()
 
 
 def _decoded(answer: Response, most: int) -> Response:

@@ -8,6 +8,7 @@ heard, as evidence.
 import asyncio
 import inspect
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from contextvars import copy_context
@@ -27,8 +28,8 @@ from fencepost.outcomes import (
     Refused,
     Unsure,
     answers_other,
-    fits,
     heard,
+    names_nothing,
     not_understood,
     receipt_of,
     refused,
@@ -194,10 +195,15 @@ def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Ou
     if (why := not_understood(tool, result)) is not None:
         return why
     text, receipt = result_text(result, hide=hide, most=tool.output.max_bytes), receipt_of(tool, result)
-    if not fits(tool, result, text):
-        other = f"it returned what is no {tool.returns.__name__ if tool.returns else 'result'}: {text}"
-        return Unsure("unreadable_answer", sanitize(other, MAX_TEXT_CHARS))
-    return answers_other(tool, args, result) or Applied(text, receipt)
+    declared = result
+    if tool.returns is not None and not isinstance(result, tool.returns):
+        try:  # all of it, as it came: what is kept may be cut, and have credentials hidden
+            declared = tool.returns.model_validate_json(result_text(result, most=sys.maxsize))
+        except Exception:  # noqa: BLE001 - a model may break in any way
+            other = f"it returned what is no {tool.returns.__name__}: {text}"
+            return Unsure("unreadable_answer", sanitize(other, MAX_TEXT_CHARS))
+    why = answers_other(tool, args, result) or names_nothing(tool, declared)
+    return why or Applied(text, receipt)
 
 
 def _timeout(left: float) -> Unsure:
