@@ -115,12 +115,12 @@ class Unlikely(BaseModel):
 
 class Masked(BaseModel):
     id: SecretStr
-    plain: str = "p"
+    plain: str
 
 
 class Excluded(BaseModel):
     id: str | None = Field(default=None, exclude=True)
-    plain: str = "p"
+    plain: str
 
 
 class Stars(BaseModel):
