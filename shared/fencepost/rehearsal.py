@@ -161,7 +161,7 @@ def _tried(tool: Tool, args: BaseModel) -> Iterator[_Missed]:
         parts["amount"] = lambda: tool.amount and tool.amount(args)
     if tool.request is not None:
         parts["request"] = lambda: tool.stored_request(args, _KEY)
-    if tool.lookup is not None:
+    if tool.lookup is not None and tool.sends_request:  # a Python tool asks by itself
         parts["lookup"] = lambda: tool.lookup_request(args, _KEY)
     for part, attempt in parts.items():
         try:

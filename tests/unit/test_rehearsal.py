@@ -64,9 +64,19 @@ def app_of(
     tool.lookup(lookup)
     tool.compensate(compensate)
 
-    @home.python("undo", effect=Effect.IRREVERSIBLE, intent=lambda a: (a.order,))
+    @home.python(
+        "undo",
+        effect=Effect.IRREVERSIBLE,
+        returns=Receipt,
+        intent=lambda a: (a.order,),
+        contract=Contract(lookup=Lookup(strong=True)),
+    )
     def undo(args: Args, attempt: Attempt) -> None:
         raise AssertionError("a Python tool is never run by a trial")
+
+    @undo.lookup
+    def done(args: Args, attempt: Attempt) -> None:
+        raise AssertionError("nor does it ask")
 
     return made
 
