@@ -1,5 +1,7 @@
 """An engine, or what names amounts, that takes longer than Postgres waits: one claim's failure, no outage."""
 
+import os
+import subprocess
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,6 +81,22 @@ def test_one_that_outlasts_postgres_costs_its_neighbours_no_turn(three: Three) -
         "INTENT_RECORDED",
         "DISPATCHING",
     ]
+
+
+def test_a_process_that_was_frozen_while_it_judged_blames_nobody(three: Three) -> None:
+    class Frozen(Slow):
+        def decide(self, request: AuthorizationRequest) -> AuthorizationDecision:
+            if request.phase == "claim" and not self.asked:
+                self.asked = 1
+                me, seconds = os.getpid(), IDLE_IN_TRANSACTION_S + 0.5
+                freeze = f"kill -STOP {me}; sleep {seconds}; kill -CONT {me}"
+                subprocess.run(["sh", "-c", freeze], check=True)
+            return self.behind.decide(request)
+
+    authority = Frozen(three.bench.gate, frozenset(), 0)
+    three.bench.ledger = three.bench.ledger_as("worker", authority=authority)
+    assert [type(answer).__name__ for answer in three.claim()] == ["Send"] * 3
+    assert authority.asked
 
 
 def test_many_that_are_too_slow_together_are_asked_in_halves(
