@@ -6,6 +6,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,11 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from fencepost_ops.fleet import Fleet, FleetOptions
+from fencepost_workers.__main__ import TASKS_AT_ONCE
 from tests.acceptance.stage import ENDS, Stage, staged, step, until
 
 HEALED_S = 15.0
+MORE_S = 12.0  # a claim that meets an outage is dropped within eight
 
 
 class Filed(Fleet):
@@ -46,8 +49,31 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     def filed(options: FleetOptions) -> Fleet:
         return Filed(options)
 
-    with staged(tmp_path_factory.mktemp("healing"), kind=filed) as stage:
+    with staged(tmp_path_factory.mktemp("healing"), kind=filed, env={"FENCEPOST_TASK_LIST": "1"}) as stage:
         yield stage
+
+
+def test_a_worker_that_is_cut_off_leaves_the_queue_to_others(stage: Stage) -> None:
+    pids = stage.fleet.pids()
+    login = sql.Identifier(str(conninfo_to_dict(stage.fleet.database.dsns["worker"])["user"]))
+    log = stage.folder / "fleet.log"
+    said = len(log.read_text())
+
+    def dropped() -> int:
+        lines = log.read_text()[said:].splitlines()
+        return sum(line.startswith("planner ") and "published again later" in line for line in lines)
+
+    order(stage, sql.SQL("ALTER ROLE {} NOLOGIN").format(login), CUT)
+    try:
+        for _ in range(40):
+            stage.send([step("bank.debit", reference=secrets.token_hex(8))])
+        until("a planner is cut off", dropped)
+        began = time.monotonic()
+        until("it had time for more", lambda: time.monotonic() - began > MORE_S)
+        assert dropped() <= 2 * TASKS_AT_ONCE, "what it had in hand, and no more"
+    finally:
+        order(stage, sql.SQL("ALTER ROLE {} LOGIN").format(login))
+    goes_on(stage, pids, "after-cut")
 
 
 def order(stage: Stage, *statements: sql.SQL | sql.Composed) -> None:

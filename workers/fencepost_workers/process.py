@@ -27,6 +27,7 @@ from fencepost_workers.worker import Worker
 
 log = logging.getLogger(__name__)
 
+SERVED_AGAIN_S = 0.5  # between two looks whether servers that were away are back
 GC_AFTER = 20_000
 """Objects between two collections: a batch of a hundred makes thousands, and hardly any in a ring."""
 _ROLES: dict[Queue, type[Role]] = {
@@ -58,7 +59,8 @@ class Process:
                 broker.heard.append(self._worker.hearing.took)
             if queue not in self._steps:
                 self._worker.hearing.also(str(queue))
-                self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
+                step = self._steps[queue] = Step(self._worker, _ROLES[queue](self._worker))
+                self._worker.cut_off.append(lambda: step.cut_off)
                 if queue is Queue.RECONCILER:
                     settings = self._worker.settings
                     republish = timedelta(seconds=settings.republish_s)
@@ -74,7 +76,18 @@ class Process:
         step = self.step(queue)
         if self._worker is not None:
             self._worker.hearing.took()
+            self._await_servers(step, self._worker)
         step.handle(messages)
+
+    def _await_servers(self, step: Step, worker: Worker) -> None:
+        """After an outage: hold what is in hand, and leave the rest of the queue to those who reach both
+        servers. The row of a message that waited here too long is published again.
+        """
+        while step.cut_off and not worker.slots.draining:
+            if worker.served():
+                step.cut_off = False
+            else:
+                worker.pause(SERVED_AGAIN_S)
 
     def ready(self) -> None:
         """The consumer has begun: from now on a queue that it leaves untouched speaks against it."""

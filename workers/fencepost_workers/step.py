@@ -94,6 +94,8 @@ class Step:
         self._worker = worker
         self._role = role
         self._patience = Patience()
+        self.cut_off = False
+        """Whether the last claim met an outage: what is taken from the queue now would only be dropped."""
         self._republish = timedelta(seconds=worker.settings.republish_s)
         self._lines = Lines(worker.shares, self.handle, self._hand_back)
         worker.slots.tell(self._lines.close)
@@ -136,7 +138,9 @@ class Step:
             held: list[Message] = []
             try:
                 orders, held = self._claim(batch)
+                self.cut_off = False
             except Unreachable as error:
+                self.cut_off = True
                 log.warning("%s: %d items are published again later: %s", self._role.queue, len(batch), error)
             except (Exception, SystemExit):
                 log.exception("%s: %d items were not begun", self._role.queue, len(batch))

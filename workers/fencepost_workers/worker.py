@@ -10,21 +10,24 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import psycopg
+
 from fencepost.app import App
 from fencepost.authority.inforce import Engines
-from fencepost.clock import boottime
+from fencepost.clock import boottime, token
 from fencepost.decide.fold import Known
 from fencepost.dependencies import DependencySpec
 from fencepost.doorbell import Doorbell
+from fencepost.errors import FencepostError
 from fencepost.heads import Heads
 from fencepost.health import HealthFile
 from fencepost.knowledge import knows
-from fencepost.leases import RedisLeases
+from fencepost.leases import RedisLeases, Want
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import SILENCE, Pool
 from fencepost.loading import load_app
@@ -105,6 +108,7 @@ class Worker:
         self.engine = asyncio.run_coroutine_threadsafe(self._engine(), self.loop).result()
         self.models = Providers()
         self._releaser = Releaser(self.leases)
+        self.cut_off: list[Callable[[], bool]] = []
         self._health = HealthFile(settings.health_file)
         self._freed = 0
         self.hearing = Hearing(
@@ -157,7 +161,17 @@ class Worker:
         )
 
     def _able(self) -> bool:
-        return not self.slots.full and not self.slots.draining
+        return not (self.slots.full or self.slots.draining or any(cut_off() for cut_off in self.cut_off))
+
+    def served(self) -> bool:
+        """Whether Postgres answers this process, and Redis would grant it a lease."""
+        try:
+            with self.pool.reading() as connection:
+                connection.execute("SELECT 1")
+            self.leases.grant([Want("fencepost/served", token(), 0, None, timedelta(milliseconds=1))])
+        except (FencepostError, psycopg.Error):
+            return False
+        return True
 
     def _leave(self, why: str) -> None:
         self._watch.ask(why)
