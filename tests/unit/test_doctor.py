@@ -98,6 +98,14 @@ def test_a_healthy_fleet_has_only_good_findings() -> None:
         (replace(POSTGRES, clock_ahead_s=5.0), "note", "its clock is 5 s ahead of this machine's"),
         (replace(POSTGRES, clock_ahead_s=-90.0), "warning", "its clock is 90 s behind this machine's"),
         (replace(POSTGRES, in_recovery=True), "problem", "this server is a standby"),
+        (with_setting(default_transaction_read_only="on"), "problem", "default_transaction_read_only is on"),
+        (replace(POSTGRES, pooler=True), "note", "a pooler answers for it"),
+        (
+            replace(POSTGRES, drifted=("of database f", "de_DE")),
+            "warning",
+            "collation of database f and de_DE",
+        ),
+        (replace(POSTGRES, drifted=HIDDEN), "note", "the versions of collations: not checked"),
         (with_setting(fsync="off"), "problem", "fsync is off"),
         (with_setting(full_page_writes="off", fsync="off"), "problem", "fsync and full_page_writes are off"),
         (with_setting(synchronous_commit="off"), "problem", "synchronous_commit is off"),
@@ -187,6 +195,8 @@ def test_each_intake_is_counted_by_the_one_session_of_its_name() -> None:
     ("facts", "level", "says"),
     [
         (replace(REDIS, latency_s=0.03), "warning", "it answers in 30 ms"),
+        (replace(REDIS, replica=True), "problem", "it is a replica"),
+        (replace(REDIS, no_lists=("planner",)), "problem", "the key 'planner' of a queue is no list"),
         (replace(REDIS, policy="allkeys-lru"), "problem", "maxmemory-policy is allkeys-lru"),
         (replace(REDIS, maxmemory=0), "note", "no maxmemory is set (10.0 MiB used)"),
         (replace(REDIS, used=75 * 2**20), "warning", "75.0 MiB of 100.0 MiB are used (75%)"),
