@@ -13,10 +13,9 @@ import pytest
 
 from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from tests.acceptance.upped import Up, start
-from tests.acceptance.weather import patient
 from tests.awaiting import until
 
-pytestmark = patient
+pytestmark = pytest.mark.timeout(300)  # three fleets, one after the other
 SERVICES = ("inventory", "shipping", "wallet")
 
 
@@ -94,6 +93,8 @@ def test_a_folder_that_was_put_back_holds_itself_and_is_recovered_as_documented(
     assert sorted(effects.values()) == [1] * 9
     stopped(up)
 
+
+def test_a_fleet_is_started_with_its_ledger_held(start_up: Callable[..., Up]) -> None:
     up = start_up("--hold")
     up.enqueue(4)
     assert json.loads(up.shell("watch", "--once", "--json"))["held"]["reason"] == "started with up --hold"
