@@ -28,7 +28,21 @@ class FakeLedger:
     def execute(self, statement: str, *_: object) -> Rows:
         if statement == trial._TO_REPAIR:
             return Rows([(CALL, "key-1")])
-        row = ("shop", uuid4(), "o-1", LEFT, "debit", "wallet.debit", 1, "r", "given up", None, self.again, 1)
+        row = (
+            "shop",
+            uuid4(),
+            "o-1",
+            LEFT,
+            "debit",
+            "wallet.debit",
+            1,
+            "r",
+            "given up",
+            None,
+            self.again,
+            1,
+            True,
+        )
         return Rows([row] if statement == abandoned._ABANDONED and self.left else [])
 
     def close(self) -> None:
