@@ -15,7 +15,7 @@ from fencepost_ops.sandbox.book import BOOK_FILE, Book
 from tests.acceptance.upped import Up, start
 from tests.awaiting import until
 
-pytestmark = pytest.mark.timeout(300)  # three fleets, one after the other
+pytestmark = pytest.mark.timeout(600)  # three fleets, one after the other
 SERVICES = ("inventory", "shipping", "wallet")
 
 
