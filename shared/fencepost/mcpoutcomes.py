@@ -72,7 +72,7 @@ def offered(
     if len(of_name) > 1:
         why = f"nothing was sent: the server offers {len(of_name)} tools named {name}"
         return NotSent("ambiguous_tool", why, retryable=False)
-    if listed is None:
+    if found is None or listed is None:
         return NotSent("unknown_tool", f"nothing was sent: the server offers no tool {name}", retryable=False)
     effect = Effect.READ if question else tool.effect
     why = contradiction(effect, tool.contract, listed.get("annotations") or {}, repeat=repeat)

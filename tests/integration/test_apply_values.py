@@ -92,8 +92,8 @@ def test_a_planner_a_person_and_a_rejected_proposal_may_say_anything(bench: Benc
         "ACTING"
     )
     assert bench.call(said["call_ids"][0]).tool == VISIBLE
-    assert bench.one(c.RequestCancel(**bench.base(run), by=HOSTILE, reason=HOSTILE)) == c.Done("STOPPED")
-    assert bench.events(run)[-1].principal == VISIBLE
+    assert bench.one(c.RequestCancel(**bench.base(run), by="ann", reason=HOSTILE)) == c.Done("STOPPED")
+    assert bench.events(run)[-1].principal == "ann"
 
 
 # -- requests ----------------------------------------------------------------------------------------

@@ -47,9 +47,9 @@ def seen(module_bench: Bench) -> dict[str, UUID]:
     send, term = bench.dispatch(run, unclear)
     bench.record(send, term, Unsure("http_500", EVIL + FAKE, repair=True))
     with connect(bench.database.dsns["operator"], "test", autocommit=True) as operator:
-        principals.disable(operator, TENANT, f"p{EVIL}", by=f"ann{EVIL}", reason=EVIL + FAKE)
+        principals.disable(operator, TENANT, "p", by="ann", reason=EVIL + FAKE)
         until = bench.now() + timedelta(hours=1)
-        principals.delegate(operator, TENANT, f"a{EVIL}", f"b{EVIL}", until=until, by="ann", reason=EVIL)
+        principals.delegate(operator, TENANT, "a", "b", until=until, by="ann", reason=EVIL)
     tainted = bench.enqueue(f"tainted{EVIL}")
     bench.succeed(tainted, bench.debit(tainted, EVIL, "wallet.balance"), receipt=EVIL)
     asked = bench.debit(tainted, EVIL + FAKE, "mail.send")
