@@ -75,13 +75,17 @@ def test_everything_is_asked_and_what_is_wrong_is_said(
 
 
 def test_for_people_each_finding_says_what_to_do(bench: Bench, shell: Shell) -> None:
-    result = shell("doctor", FENCEPOST_POLL_MS="9000")
+    result = shell("doctor", "--settings", FENCEPOST_POLL_MS="9000")
     assert (result.exit_code, result.stderr) == (1, "")
     told = result.stdout
     assert re.search(r"\nFENCEPOST_POLL_MS +9000 +milliseconds between looks", told)
     assert re.search(r"\nsettings\n  problem  FENCEPOST_POLL_MS \(9000\) is more than a third", told)
     assert re.search(r"\n           → keep the poll below a third", told)
-    assert re.search(r"\n\d+ problems, \d+ warnings?\n$", told)
+    assert re.search(r"\n\d+ problems, \d+ warnings?\n", told)
+    assert told.index("\nsettings\n") < told.index("\nSETTING ")  # what is found stands first
+    brief = shell("doctor", FENCEPOST_POLL_MS="9000").stdout
+    assert "SETTING" not in brief
+    assert re.search(r"\n\d+ of \d+ settings are not the default: fencepost doctor --settings\n$", brief)
 
 
 def test_another_environment_in_the_same_redis_is_found(

@@ -124,7 +124,8 @@ def test_the_list_stays_short_and_verbose_makes_it_long(bench: Bench, shell: She
     needs_repair(bench, "o-1")
     asked_in_vain(bench, "o-2")
     brief, verbose = shell("unresolved").stdout, shell("unresolved", "--verbose").stdout
-    assert len(brief.splitlines()) == 16
+    assert len(brief.splitlines()) == 17
+    assert brief.startswith("waits for a person:\n")
     assert re.search(r"  sent    1 × POST http://127.0.0.1:9/debits, last 4\d(\.\d)? s ago\n", brief)
     assert "  lookup  unclear (2 asked)\n" in brief
     assert len(verbose.splitlines()) > 30

@@ -1,19 +1,26 @@
 """One run's history as people read it."""
 
+import contextlib
+import io
 import json
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
 from rich.text import Text
 
 from fencepost.clock import NEVER, rfc3339
 from fencepost.events import Event, EventType
 from fencepost.ledger.listings import History, NextStep, WorkerInfo
 from fencepost.subjects import Call, Run
-from fencepost_ops.commands import timeline
+from fencepost_ops.commands import output, timeline
 from fencepost_ops.commands.output import STYLES, _fitting, print_table, shown, when
 from fencepost_ops.commands.sayings import detail
 
@@ -291,6 +298,16 @@ def test_a_call_shows_where_its_result_is_from_and_whether_it_is_in_doubt() -> N
     assert doubtful[3:7] == ("DISPATCHING (in doubt)", 2, None, "timeout")
 
 
+def test_what_is_not_due_yet_says_why() -> None:
+    later = step(subject=CALL, kind="call", queue="dispatcher", due_at=NOW + 14.6 * SECOND)
+    undo = call(compensates="k-1", state="INTENT_RECORDED")
+    (told,) = timeline.following(history(calls=(undo,), steps=(later,)))
+    assert "due in 14.6 s: not before what was sent for its effect can land no more" in told
+    said = event("CallDeferred", {"reason": "dependency wallet is closed"}, call=CALL)
+    (told,) = timeline.following(history(calls=(undo,), steps=(later,), events=(said,)))
+    assert "due in 14.6 s: dependency wallet is closed" in told
+
+
 # -- tables ------------------------------------------------------------------------------------------------
 
 
@@ -301,6 +318,44 @@ def test_columns_that_do_not_fit_are_left_out_from_the_right() -> None:
     assert _fitting(columns, cells, 38) == [0, 1, 2]
     assert _fitting(columns, cells, 30) == [0, 1]
     assert _fitting(columns, cells, 5) == [0, 1]
+
+
+def at_width(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    made = partial(Console, width=width, markup=False, highlight=False, emoji=False, force_terminal=False)
+    monkeypatch.setattr(output, "console", lambda: made(file=sys.stdout))
+
+
+@given(
+    widths=st.lists(st.integers(0, 150), min_size=1, max_size=9),
+    marks=st.lists(st.sampled_from(["", "?", "!", ">", "!?", ">?"]), min_size=9, max_size=9),
+)
+def test_nothing_of_a_table_is_lost_in_a_hundred_columns(widths: list[int], marks: list[str]) -> None:
+    names = [f"C{n}" for n in range(len(widths))]
+    columns = [name + mark for name, mark in zip(names, marks, strict=False)]
+    cells = [chr(ord("a") + n) * width for n, width in enumerate(widths)]
+    out, said = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patched,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(said),
+    ):
+        at_width(patched, 100)
+        print_table(columns, [cells])
+    for name, cell in zip(names, cells, strict=True):
+        if name not in said.getvalue():
+            assert out.getvalue().count(cell[:1] or "\0") == len(cell), (name, out.getvalue())
+
+
+def test_what_is_left_out_of_a_table_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    at_width(monkeypatch, 40)
+    print_table(["RUN!", "WHY?", "AGE?"], [("r" * 30, "w" * 30, "a" * 30)])
+    told = capsys.readouterr()
+    assert told.err == "left out: WHY, AGE; a wider terminal or --json shows all\n"
+    print_table(["RUN!", "CALL!"], [("r" * 30, "c" * 30)])  # both may never be broken
+    told = capsys.readouterr()
+    assert (told.out, told.err) == (f"RUN  {'r' * 30}\n  CA {'c' * 30}\n".replace("CA", "CALL"), "")
 
 
 def test_a_table_in_a_pipe_is_never_broken(capsys: pytest.CaptureFixture[str]) -> None:

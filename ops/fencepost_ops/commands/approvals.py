@@ -114,8 +114,8 @@ def approve(session: Session, /, **given: Any) -> None:
     """Approve exactly what is asked about a call.
 
     CALL is a call's id, the beginning of one, or RUN/LABEL; it takes an operator's login. --by is a principal
-    of the call's tenant. It serves this call with its retries until it expires, and is judged again whenever the
-    call is sent. Where it takes two persons, each approves under a login of its own.
+    of the call's tenant. It serves this call with its retries until it expires, and is judged again whenever
+    the call is sent. Where it takes two persons, each approves under a login of its own.
     """
     _decide(session, approve=True, **given)
 

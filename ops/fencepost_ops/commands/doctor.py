@@ -55,11 +55,12 @@ _SENTENCE: Final = 2000  # characters; a server's own words may be among them
 @dsn_option
 @redis_option
 @app_option
+@click.option("--settings", "listing", is_flag=True, help="List every setting as well, after the findings.")
 @click.option("--retries", is_flag=True, help="Judge the application's clients instead, by their retries.")
 @json_option
 @pass_session
 @click.pass_context
-def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -> None:
+def doctor(ctx: click.Context, session: Session, listing: bool, retries: bool, as_json: bool) -> None:
     """Judge settings, servers and the fleet, or with --retries the application's clients.
 
     Each finding is ok, a note, a warning or a problem, with what it means and what to do. It changes nothing,
@@ -80,7 +81,8 @@ def doctor(ctx: click.Context, session: Session, retries: bool, as_json: bool) -
     if as_json:
         print_json({"settings": list(_settings(settings)), "findings": findings})
     else:
-        _show(settings, findings)
+        _show_findings(findings)
+        _show_settings(settings, listing=listing)
     if unreached:
         ctx.exit(_UNREACHABLE)
     ctx.exit(int(any(finding.level is Level.PROBLEM for finding in findings)))
@@ -188,13 +190,18 @@ def _settings(settings: Settings) -> Iterator[dict[str, Any]]:
         yield {"name": variable, "value": value, "default": default, "meaning": meaning}
 
 
-def _show(settings: Settings, findings: Sequence[Finding]) -> None:
+def _show_settings(settings: Settings, *, listing: bool) -> None:
+    items = list(_settings(settings))
+    if not listing:
+        changed = sum(not item["default"] for item in items)
+        click.echo(f"{changed} of {len(items)} settings are not the default: fencepost doctor --settings")
+        return
     rows = [
         (item["name"], shown(item["value"], "" if item["default"] else "bold"), item["meaning"])
-        for item in _settings(settings)
+        for item in items
     ]
+    click.echo()
     print_table(["SETTING!", "VALUE", "MEANING?"], rows)
-    _show_findings(findings)
 
 
 def _show_findings(findings: Sequence[Finding]) -> None:

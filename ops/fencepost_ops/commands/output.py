@@ -20,6 +20,7 @@ from fencepost_ops.commands.durations import spoken
 _CELL: Final = 400  # characters of one stored text at most
 _MARKS: Final = ">!?"
 _GAP: Final = 2  # columns between two columns of a table
+_NARROW: Final = 12  # columns that a text is broken to at least
 _UNBOUNDED: Final = 2000  # columns where nobody looks: lines are never broken in a pipe
 
 STYLES: Final = {
@@ -110,7 +111,8 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     """A table, or `empty` without rows.
 
     A column whose name ends in `>` is set right, in `!` never broken, in `?` left out where the terminal is
-    too narrow for all, the last one first.
+    too narrow for all, the last one first; what is left out is said. Where even the others do not fit, each
+    row stands in lines of its own.
     """
     cells = [[shown(cell) for cell in row] for row in rows]
     if not cells:
@@ -118,6 +120,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
         return
     out = console()
     kept = _fitting(columns, cells, out.width)
+    if out.width < _UNBOUNDED and not _fits(columns, cells, kept, out.width):
+        _print_rows(out, columns, cells)
+        return
     table = Table(box=None, pad_edge=False)
     for index in kept:
         column = columns[index]
@@ -127,6 +132,30 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, emp
     for row in cells:
         table.add_row(*(row[index] for index in kept))
     out.print(table)
+    if left_out := [one.rstrip(_MARKS) for n, one in enumerate(columns) if n not in kept]:
+        click.echo(f"left out: {', '.join(left_out)}; a wider terminal or --json shows all", err=True)
+
+
+def _fits(columns: Sequence[str], cells: Sequence[Sequence[Text]], kept: Sequence[int], width: int) -> bool:
+    """Whether these columns can be set without cutting what is never broken."""
+    least = 0
+    for index in kept:
+        widest = max(len(columns[index].rstrip(_MARKS)), *(row[index].cell_len for row in cells))
+        whole = ">" in columns[index] or "!" in columns[index]
+        least += (widest if whole else min(widest, _NARROW)) + _GAP
+    return least - _GAP <= width
+
+
+def _print_rows(out: Console, columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> None:
+    names = [column.rstrip(_MARKS) for column in columns]
+    longest = max(map(len, names))
+    for row in cells:
+        for place, (name, cell) in enumerate(zip(names, row, strict=True)):
+            if cell.plain or place == 0:
+                label = name.ljust(longest) if place == 0 else f"  {name.ljust(longest - 2)}"
+                out.print(
+                    Text(f"{label} ", "bold" if place == 0 else "dim").append_text(cell), soft_wrap=True
+                )
 
 
 def _fitting(columns: Sequence[str], cells: Sequence[Sequence[Text]], width: int) -> list[int]:

@@ -133,6 +133,7 @@ def following(history: History, *, held: bool = False) -> Iterator[str]:
         if held and step.queue != "reconciler":
             yield f"held: {subject}: {_purpose(history, step)}, once the ledger is released"
             continue
+        due += _because(history, step, call)
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:
         if call.state == CallState.NEEDS_REPAIR:
@@ -140,6 +141,20 @@ def following(history: History, *, held: bool = False) -> Iterator[str]:
         elif call.state == CallState.AWAITING_APPROVAL:
             yield f"look at it: fencepost approvals show {call.id}"
             yield f"decide it: fencepost approve {call.id} --reason TEXT, or fencepost deny"
+
+
+def _because(history: History, step: NextStep, call: Call | None) -> str:
+    """Why it is not due yet, as far as its last event or what it offsets tells."""
+    if step.worker is not None or not history.now < step.due_at < NEVER:
+        return ""
+    subject = step.subject if step.kind == "call" else None
+    last = next((one for one in reversed(history.events) if one.call == subject), None)
+    said = json.loads(last.body) if last is not None else {}
+    if reason := said.get("reason") or said.get("message"):
+        return f": {cut(reason)}"
+    if call is not None and call.compensates is not None:
+        return ": not before what was sent for its effect can land no more"
+    return ""
 
 
 def how_to_repair(call: UUID, effect: str, compensates: str | None) -> str:

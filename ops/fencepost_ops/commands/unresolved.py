@@ -13,7 +13,7 @@ from fencepost.ledger import aside, find, listings
 from fencepost.ledger import unresolved as doubtful
 from fencepost.ledger.abandoned import Abandoned, abandoned
 from fencepost.ledger.held import Held, held
-from fencepost.states import CALL_ENDS
+from fencepost.states import CALL_ENDS, CallState
 from fencepost_ops.commands.durations import spoken
 from fencepost_ops.commands.holding import warn
 from fencepost_ops.commands.outbox import told
@@ -54,7 +54,8 @@ def unresolved(
     whether their effect happened: those in NEEDS_REPAIR wait for `fencepost repair`, the others are being
     reconciled. The second are owed: they were to be offset, and were not. The third failed too often and
     wait for `fencepost outbox requeue`. Then come calls that are held because what their MCP server offers is
-    not what was pinned, and last effects that stay by design. Oldest first. Exit code 1 if there are any.
+    not what was pinned. Those wait for a person and stand first; what is being reconciled needs nobody, and
+    effects that stay by design come last. Oldest first in each. Exit code 1 if there are any.
     """
     if call is not None:
         ctx.exit(_one(session, call, tenant, as_json=as_json))
@@ -73,10 +74,17 @@ def unresolved(
         click.echo(f"no call{of(tenant)} is unknown, held or left to a person")
     else:
         form = full if verbose else brief
-        lines = [line for one in found for line in form(one, stories[one.call], now)]
+        persons = [one for one in found if one.state == CallState.NEEDS_REPAIR]
+        healing = [one for one in found if one.state != CallState.NEEDS_REPAIR]
+        lines = [line for one in persons for line in form(one, stories[one.call], now)]
         lines += [line for effect in left if effect.owed for line in _told_left(effect, now)]
         lines += [line for row in stopped for line in told(row, now)]
         lines += [line for one in waiting for line in _told_held(one, now)]
+        if lines:
+            lines.insert(0, "waits for a person:")
+        if healing:
+            lines.append("is being settled, and needs nobody:")
+            lines += [line for one in healing for line in form(one, stories[one.call], now)]
         if by_design := [effect for effect in left if not effect.owed]:
             lines.append(
                 "left by design, of stopped runs: nothing offsets these; --leave takes one off the list"
