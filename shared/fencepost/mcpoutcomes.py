@@ -75,8 +75,10 @@ def offered(
     if found is None or listed is None:
         return NotSent("unknown_tool", f"nothing was sent: the server offers no tool {name}", retryable=False)
     effect = Effect.READ if question else tool.effect
-    why = contradiction(effect, tool.contract, listed.get("annotations") or {}, repeat=repeat)
-    return None if why is None else NotSent("hints_forbid", f"nothing was sent: {why}", retryable=False)
+    forbidden = contradiction(effect, tool.contract, listed.get("annotations") or {}, repeat=repeat)
+    if forbidden is None:
+        return None
+    return NotSent("hints_forbid", f"nothing was sent: {forbidden}", retryable=False)
 
 
 def classify_call(tool: Tool, sent: Sent, *, now: datetime, args: Any = None) -> Outcome:

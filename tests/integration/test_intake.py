@@ -190,7 +190,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"deadline_s": 1e300}, "deadline_s is further ahead than any clock counts"),
     ({"budget": {"turn": 1}}, "budget: unknown turn"),
     ({"budget": 7}, "budget: an object is expected"),
-    ({"on_stop": ["leave"]}, "on_stop is compensate or leave"),
+    ({"on_stop": ["leave"]}, "on_stop is compensate or compensate_at_once or leave"),
     ({"input": float("nan")}, "NaN is not JSON"),
     ({"input": "a\0b"}, "input holds a NUL"),
     ({"input": {"when": [datetime(2026, 1, 2, tzinfo=UTC)]}}, "input.when[0] is a datetime in Celery's own"),

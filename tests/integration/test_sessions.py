@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -286,8 +287,10 @@ def by_worker(url: str) -> None:
     app = Celery("test", set_as_current=False)
     app.conf.update(configure(load_settings(redis_url=url)))
     with app.connection_for_read() as connection:
-        assert connection.get_transport_cls() is Transport
-        connection.default_channel.queue_declare("planner")
+        transport: Any = connection.get_transport_cls()
+        assert transport is Transport
+        channel: Any = connection.default_channel
+        channel.queue_declare("planner")
 
 
 @pytest.mark.parametrize("client", [by_leases, by_relay, by_worker])

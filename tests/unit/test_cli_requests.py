@@ -124,7 +124,7 @@ def test_every_bad_line_is_told_and_the_good_ones_are_not_used() -> None:
         "NaN is not JSON",
         'deadline is a duration from now, such as "5m", not a number',
         "budget: unknown turn; known are",
-        "on_stop is compensate or leave, not 'explode'",
+        "on_stop is compensate or compensate_at_once or leave, not 'explode'",
         "no input: a run has an input",
         "input is a number of more than 400 digits; pass it as text",
         "run key o-1 was used on line 1 for another request",

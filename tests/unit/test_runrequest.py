@@ -39,8 +39,8 @@ def request(**changes: Any) -> RunRequest:
         ({"deadline": timedelta(days=4000)}, "the deadline lies 4000 days ahead, at most 3650"),
         ({"deadline": 300}, "deadline is a timedelta from now, not 300"),
         ({"budget": {"turns": 3}}, "budget is a fencepost.Budget"),
-        ({"on_stop": "explode"}, "on_stop is compensate or leave, not 'explode'"),
-        ({"on_stop": []}, "on_stop is compensate or leave, not []"),
+        ({"on_stop": "explode"}, "on_stop is compensate or compensate_at_once or leave, not 'explode'"),
+        ({"on_stop": []}, "on_stop is compensate or compensate_at_once or leave, not []"),
     ],
 )
 def test_what_the_ledger_would_refuse_is_one_sentence(changes: dict[str, Any], complaint: str) -> None:
