@@ -264,8 +264,8 @@ class McpTool(ToolHandle[ArgsT, ResultT]):
     def parse(
         self, function: Callable[[ToolResult], ResultT | NotApplied]
     ) -> Callable[[ToolResult], ResultT | NotApplied]:
-        """Declare the pure function that reads a result. What it raises leaves the effect done, and nobody
-        vouches for the result; only NotApplied says that nothing happened.
+        """Declare the pure function that reads a result. What it raises leaves the outcome unknown; only
+        NotApplied says that nothing happened.
         """
         self._add("parse", function)
         return function

@@ -1,10 +1,11 @@
 """What an MCP server's answer proves, held against what is declared of its tool. PURE.
 
 Three outcomes, as for HTTP (`fencepost.outcomes`). A result without `isError` is the effect if its tool
-understands it. `isError` proves nothing, unless the tool is declared so: a tool that raised, unknown
-arguments and an unknown tool look the same. A JSON-RPC error proves that nothing happened only where the
-specification means it to come before the tool, and only of a server declared as conforming; -32000, -32001
-and -32603 are also what a client makes up by itself when an answer is lost.
+understands it and it fits the pinned schema of its server. `isError` proves nothing, unless the tool is
+declared so: a tool that raised, unknown arguments and an unknown tool look the same. A JSON-RPC error
+proves that nothing happened only where the specification means it to come before the tool, and only of a
+server declared as conforming; -32000, -32001 and -32603 are also what a client makes up by itself when an
+answer is lost.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def _response(tool: Tool, response: Response, args: Any) -> Outcome:
         if tool.mcp is not None and tool.mcp.errors_apply_nothing:
             return Refused("tool_error", text, retryable=False)
         return Unsure("tool_error", text)
-    return _applied(tool, answer, args, strange=bool(response.headers.get(STRANGE)))
+    return _applied(tool, answer, args, response.headers.get(STRANGE, ""))
 
 
 def _said(response: Response) -> dict[str, Any] | None:
@@ -138,7 +139,9 @@ def _error(tool: Tool, error: Mapping[str, Any]) -> Outcome:
     return Unsure(code, text)
 
 
-def _applied(tool: Tool, answer: ToolResult, args: Any, *, strange: bool) -> Outcome:
+def _applied(tool: Tool, answer: ToolResult, args: Any, strange: str) -> Outcome:
+    if strange and tool.effect is not Effect.READ:
+        return Unsure("unreadable_answer", f"it is not what its server's schema declares: {strange}")
     try:
         if (why := not_understood(tool, answer)) is not None:
             return why
@@ -149,7 +152,7 @@ def _applied(tool: Tool, answer: ToolResult, args: Any, *, strange: bool) -> Out
         return Unsure("unreadable_answer", told(error))
     if (other := answers_other(tool, args, result) or names_nothing(tool, result)) is not None:
         return other
-    return Applied(result_text(result, most=tool.output.max_bytes), receipt_of(tool, result), strange)
+    return Applied(result_text(result, most=tool.output.max_bytes), receipt_of(tool, result), bool(strange))
 
 
 def read_answer(tool: Tool, answer: ToolResult) -> Any:

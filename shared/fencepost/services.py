@@ -92,7 +92,7 @@ class Dependency:
         """Register a pure function from validated arguments to the request to send; UsageError if wrong.
 
         The first parameter's annotation is the argument model. `returns` is the model an answer has to fit to
-        count as success; without it any 2xx does.
+        count as success; without one an effect needs `parse` or `succeeded=`, or is refused by `App.check`.
         """
         known_options(f"tool {name}", options, self.http)
         if self.spec.base_url is None and not self.spec.hosts:
@@ -153,7 +153,7 @@ class Dependency:
         held, and nothing sent, while the server says something else. The effect and the contract are what is
         declared here; the server's own hints may only forbid. With `errors_apply_nothing` an answer with
         `isError` proves that nothing happened; without, nobody knows. A result that is not what `returns` or
-        the server's schema declares is an effect all the same, of which nobody vouches for the result.
+        the server's pinned schema declares leaves the outcome unknown.
         """
         known_options(f"tool {name}", options, self.mcp)
         server = self.spec.mcp

@@ -76,6 +76,7 @@ def guarded_app(handed: list[Any]) -> App:
         "wallet.debit",
         version=2,
         effect=Effect.REVERSIBLE,
+        succeeded=lambda answer: answer.status == 201,
         intent=lambda a: (a.reference,),
         contract=PROMISED,
         acts_on=lambda a: ("account", "ann"),

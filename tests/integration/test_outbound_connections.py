@@ -19,7 +19,7 @@ from fencepost.outbound import Address, Outbound, OutboundRefused, outbound
 from fencepost.outcomes import Answered, Lost, NotSent, Sent
 from fencepost.tools import Request, StoredRequest
 from fencepost_workers.tools import connections
-from fencepost_workers.tools.http import HttpEngine
+from fencepost_workers.tools.http import MAX_RESPONSE_BYTES, HttpEngine
 from tests.integration.http_sending import send, sent_to
 from tests.integration.raw_server import RawServer, says
 
@@ -278,11 +278,13 @@ def test_tls_is_spoken_with_the_name_that_was_asked_for(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_bomb_is_kept_as_it_came() -> None:
+def test_of_a_bomb_no_more_is_unpacked_than_is_read_of_any_answer() -> None:
     bomb = gzip.compress(b"\0" * 50_000_000)
     [result], _ = sent_to(says("200 OK", bomb, "Content-Encoding: gzip"))
-    assert isinstance(result, Answered)
-    assert result.response.body == bomb
+    assert isinstance(result, Lost)
+    assert result.code == "oversize"
+    assert result.begun is not None
+    assert len(result.begun.body) == MAX_RESPONSE_BYTES
     assert len(bomb) < 100_000
 
 

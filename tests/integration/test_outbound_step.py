@@ -47,7 +47,13 @@ def fetching_app() -> App:
     def fetch(args: Page) -> Request:
         return Request.get(args.url, headers={"X-Reader": "stored"})
 
-    @web.http("web.post", effect=Effect.REVERSIBLE, intent=lambda a: (a.url,), contract=PROMISED)
+    @web.http(
+        "web.post",
+        effect=Effect.REVERSIBLE,
+        succeeded=lambda answer: answer.status in {200, 201},
+        intent=lambda a: (a.url,),
+        contract=PROMISED,
+    )
     def post(args: Page) -> Request:
         return Request.post(args.url, json={"n": 1})
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from fencepost import App, Attempt, Contract, Effect, Request
+from fencepost import App, Attempt, Effect, Request
 from fencepost.outcomes import Applied, Lost, Outcome, classify
 from fencepost.output import KEPT_OF_CUT, MAX_OUTPUT_BYTES, shown
-from fencepost.tools import Tool
+from fencepost.tools import Response, Tool
 from fencepost_workers.attempts import payload
 from fencepost_workers.tools.python import run_python
 from tests.integration.http_sending import sent_to
@@ -23,12 +23,16 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MIB = 1024 * 1024
 
 
+def done(answer: Response) -> bool:
+    return answer.status == 200
+
+
 def tools(function: Any = None, **options: Any) -> tuple[Tool, Tool]:
     """A page that is fetched, and a Python tool."""
     app = App("t")
     web = app.dependency("web", "http://127.0.0.1:9", per_attempt=timedelta(seconds=20))
 
-    @web.http("web.post", effect=Effect.IRREVERSIBLE, intent=lambda a: ("x",), contract=Contract(), **options)
+    @web.http("web.post", effect=Effect.IRREVERSIBLE, intent=lambda a: ("x",), succeeded=done, **options)
     def post(args: Args) -> Request:
         return Request.post("/")
 

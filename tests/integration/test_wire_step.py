@@ -61,7 +61,13 @@ def paying_app(memo: str | Callable[[], str] = "") -> App:
         retryable=frozenset({429}),
     )
 
-    @bank.http("bank.pay", effect=Effect.REVERSIBLE, intent=lambda a: (a.key,), contract=contract)
+    @bank.http(
+        "bank.pay",
+        effect=Effect.REVERSIBLE,
+        succeeded=lambda answer: answer.status in {200, 201},
+        intent=lambda a: (a.key,),
+        contract=contract,
+    )
     def pay(args: Pay) -> Request:
         said = memo() if callable(memo) else memo
         return Request.post("/payments", json={"key": args.key, **({"memo": said} if said else {})})

@@ -86,9 +86,10 @@ class Result:
         what a real network does to real connections. Warns of a promise that no history tried.
         """
         __tracebackhide__ = True
+        self._assert(self.findings)
         if self.untried is not None:
             warnings.warn(self.untried, stacklevel=2)
-        return self._assert(self.findings)
+        return self
 
     def assert_never_twice(self) -> Result:
         """AssertionError if any intent had two effects; whether it had one at all is not looked at."""
