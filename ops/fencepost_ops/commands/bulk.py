@@ -88,7 +88,7 @@ def _decide(
 ) -> tuple[list[Repaired], Unreachable | None]:
     outcomes: list[Repaired] = []
     repairs = [Repair(one.call, decision, by, reason, seen=one.version) for one in found]
-    with session.client() as client:
+    with session.client(session.app() if decision == "UNKNOWN" else None) as client:
         try:
             outcomes.extend(client.repair_many(repairs))
         except Unreachable as error:

@@ -157,7 +157,9 @@ def _repair_one(
         )
     with session.connection() as connection:
         found = find.find_call(connection, call, tenant)
-    with session.client(session.app()) as client:
+    # Only that asks the application anything: for how long its tools are asked again.
+    app = session.app() if decision == CallState.UNKNOWN else None
+    with session.client(app) as client:
         state = client.repair(found.call, decision, by, reason, receipt, seen=seen)
     if as_json:
         asked = decision if state == CallState.NEEDS_REPAIR else None  # another operator is to confirm it
