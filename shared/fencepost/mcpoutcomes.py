@@ -71,9 +71,9 @@ def offered(
     if pinned is not None and (found != pinned or len(of_name) > 1):
         return NotSent(CHANGED, changed(name, pinned, found, len(of_name)))
     if len(of_name) > 1:
-        why = f"nothing was sent: the server offers {len(of_name)} tools named {name}"
-        return NotSent("ambiguous_tool", why, retryable=False)
-    if found is None or listed is None:
+        several = f"nothing was sent: the server offers {len(of_name)} tools named {name}"
+        return NotSent("ambiguous_tool", several, retryable=False)
+    if listed is None:
         return NotSent("unknown_tool", f"nothing was sent: the server offers no tool {name}", retryable=False)
     effect = Effect.READ if question else tool.effect
     forbidden = contradiction(effect, tool.contract, listed.get("annotations") or {}, repeat=repeat)
