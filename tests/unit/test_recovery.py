@@ -179,6 +179,9 @@ class TestAsking:
         told = LookupAnswer(Answer.NOT_ASKED, NOW, detail="path '/a?b' must hold no '?'")
         refused = facts(has_lookup=True, asks=1, lookup=told)
         assert recover(refused) == Repair("its lookup cannot be asked: path '/a?b' must hold no '?'")
+        asking = Contract(lookup=Lookup(strong=True), settle=SETTLE)
+        early = replace(refused, contract=asking, in_flight_until=NOW + MINUTE)
+        assert recover(early) == recover(refused), "there is no later question to wait for"
         keyed = replace(refused, contract=Contract(repeat=DEDUPES, settle=SETTLE))
         assert recover(keyed) == Repeat()
 
