@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,7 @@ def a_debit(
     intent: str,
     contract: Contract = orders.PROMISED,
     ask: Callable[[Debit], Request] = ask_debit,
+    examples: Sequence[Debit] = (),
 ) -> HttpTool[Debit, Receipt]:
     """A tool that debits: one intent for a reference under this word."""
     return dependency.http(
@@ -147,6 +148,7 @@ def a_debit(
         returns=Receipt,
         contract=contract,
         intent=lambda a: (intent, a.reference),
+        examples=examples,
     )(ask)
 
 

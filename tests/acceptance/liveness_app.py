@@ -31,19 +31,24 @@ __all__ = ["app"]
 signal.signal(signal.SIGUSR2, lambda *_: time.sleep(3600))
 
 
-def _die(*_: Any) -> Any:
-    os.kill(os.getpid(), signal.SIGKILL)
+SAMPLE = Debit(reference="what a declaration is tried on")
+
+
+def _die(args: Debit | None = None) -> Any:
+    """Kill this process; but for the sample, with which every process tries what is declared as it starts."""
+    if args != SAMPLE:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _ask_and_die(args: Debit) -> Request:
-    _die()
+    _die(args)
     return ask_debit(args)
 
 
-in_request = a_debit(bank, "dies.request", "dies in request", ask=_ask_and_die)
+in_request = a_debit(bank, "dies.request", "dies in request", ask=_ask_and_die, examples=[SAMPLE])
 in_parse = a_debit(bank, "dies.parse", "dies in parse")
-in_lookup = a_debit(bank, "dies.lookup", "dies in lookup", ASKED_ONLY)
-in_offset = a_debit(bank, "dies.offset", "dies in offset")
+in_lookup = a_debit(bank, "dies.lookup", "dies in lookup", ASKED_ONLY, examples=[SAMPLE])
+in_offset = a_debit(bank, "dies.offset", "dies in offset", examples=[SAMPLE])
 
 
 @in_parse.parse
@@ -54,13 +59,13 @@ def _parse(response: Response) -> Receipt:
 
 @in_lookup.lookup
 def _lookup(args: Debit, key: str) -> Request:
-    _die()
+    _die(args)
     return by_key(args, key)
 
 
 @in_offset.compensate
 def _offset(args: Debit, receipt: Receipt) -> Proposal:
-    _die()
+    _die(args)
     return pay_back(args, receipt)
 
 

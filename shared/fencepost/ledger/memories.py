@@ -112,7 +112,8 @@ RETURNING version
 # shortest counts, and of those the one that begins first, step by step: there may be more ways than rows.
 _GROUNDING: Final = """
 WITH RECURSIVE fed AS (
-    SELECT r.id AS run, NULL::uuid AS alone, 0 AS depth, NULL::uuid AS through, ARRAY[]::text[] AS labels,
+    SELECT r.id AS run, NULL::uuid AS alone, 0 AS depth, NULL::uuid AS through,
+        ARRAY[]::text[] COLLATE "C" AS labels,
         ARRAY[]::bigint[] AS path
     FROM fencepost.runs r WHERE r.tenant = %(tenant)s AND r.id = %(run)s
     UNION ALL
