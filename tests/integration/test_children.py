@@ -31,6 +31,10 @@ def test_a_claim_starts_one_run_that_inherits_and_whose_result_is_the_calls(fami
     assert (one.state, one.owner, one.attempts) == ("DISPATCHING", None, 1)
     assert (born.parent, born.parent_call, born.root, born.depth) == (run, call, run, 1)
     assert (born.principal, born.status, born.run_key) == (parent.principal, "QUEUED", f"child:{call}")
+    logins = "SELECT count(DISTINCT login), min(login) <> %s FROM fencepost.runs WHERE id = ANY(%s)"
+    assert family.sql(logins, "fencepost_worker_login", [run, child]) == [
+        (1, True)
+    ]  # who asked, not who started it
     assert born.deadline == born.created_at + 20 * SECOND < parent.deadline
     assert due(family, child)
     assert not due(family, call)
