@@ -165,6 +165,18 @@ def test_what_the_class_cannot_promise_is_listed_and_does_not_fail(fencepost_dri
     assert "1 histories end with a person" in result.summary()
 
 
+@pytest.mark.parametrize("said", [[], None, {}, {"found": False}, {"data": []}])
+def test_a_lookup_that_names_no_effect_ends_with_a_person(fencepost_drill: UserDrill, said: Any) -> None:
+    def forgetful(request: Any) -> tuple[int, Any]:
+        return (201, {"id": "r-1"}) if request.method == "POST" else (200, said)
+
+    sweep = fencepost_drill(
+        tools.app, "right.lookup", ARGS, service=forgetful, book=dict, env=ENV, protocol=LOST
+    )
+    (left,) = sweep.unresolved
+    assert (left.state, left.effects) == ("NEEDS_REPAIR", 0)
+
+
 class Ping(BaseModel):
     order: str
 
