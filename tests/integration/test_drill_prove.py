@@ -60,6 +60,7 @@ NOT_SWITCHED_OFF = {
     "trigger fencepost.authority_changes.append_only",
     *(f"trigger fencepost.{table}.noted" for table in ("delegations", "principals", "withdrawn")),
     *(f"trigger fencepost.memory.{name}" for name in ("guard_memory", "no_truncate")),
+    *(f"trigger fencepost.audits.{name}" for name in ("append_only", "no_truncate")),
     *(f"trigger fencepost.signals.{name}" for name in ("append_only", "no_truncate")),
     "trigger fencepost.api_tokens.guard_api_token",
 }
