@@ -15,8 +15,8 @@ from fencepost.contracts import Effect
 from fencepost.errors import NotApplied, UsageError
 from fencepost.outcomes import Applied, Outcome, Refused, Unsure
 from fencepost.output import Output
-from fencepost.tools import Attempt
-from fencepost_workers.tools.python import run_python
+from fencepost.tools import Absent, Attempt, Found, Unclear
+from fencepost_workers.tools.python import ask_python, run_python
 from tests.typing.user_code import Closed, CloseDay, close_day, debit
 
 FREE = dataclasses.replace(close_day.tool, returns=None)
@@ -349,3 +349,52 @@ def test_a_long_result_that_fits_is_an_effect_though_not_all_of_it_is_kept(
     outcome = asyncio.run(run_python(tool, ARGS, attempt(), executor))
     assert isinstance(outcome, Applied)
     assert len(outcome.result_json_text) <= 2000
+
+
+# Lookups
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        (Found("r-1", {"id": "r-1"}), Found("r-1", {"id": "r-1"})),
+        (Absent(), Absent()),
+        (Unclear("down"), Unclear("down")),
+    ],
+)
+def test_a_lookup_says_what_it_found(executor: ThreadPoolExecutor, said: object, found: object) -> None:
+    for function in both(lambda _args, _attempt: said):
+        tool = dataclasses.replace(FREE, lookup=function)
+        assert asyncio.run(ask_python(tool, ARGS, attempt(), executor)) == found
+
+
+@pytest.mark.parametrize("said", [None, True, {"id": "r-1"}, [], "found"])
+def test_a_lookup_that_gives_anything_else_is_unclear(executor: ThreadPoolExecutor, said: object) -> None:
+    for function in both(lambda _args, _attempt: said):
+        tool = dataclasses.replace(FREE, lookup=function)
+        assert isinstance(asyncio.run(ask_python(tool, ARGS, attempt(), executor)), Unclear)
+
+
+@pytest.mark.parametrize("error", [KeyError("id"), NotApplied("no"), SystemExit(1)])
+def test_a_lookup_that_raises_is_unclear(executor: ThreadPoolExecutor, error: BaseException) -> None:
+    def raising(_args: BaseModel, _attempt: Attempt) -> None:
+        raise error
+
+    for function in both(raising):
+        tool = dataclasses.replace(FREE, lookup=function)
+        assert isinstance(asyncio.run(ask_python(tool, ARGS, attempt(), executor)), Unclear)
+
+
+def test_nobody_waits_for_a_lookup_beyond_its_time(executor: ThreadPoolExecutor) -> None:
+    release = threading.Event()
+
+    async def endless(_args: BaseModel, _attempt: Attempt) -> None:
+        await asyncio.Event().wait()
+
+    async def asked() -> None:
+        for function in (lambda _args, _attempt: release.wait(30), endless):
+            tool = dataclasses.replace(FREE, lookup=function)
+            assert isinstance(await ask_python(tool, ARGS, attempt(0.01), executor), Unclear)
+            release.set()
+
+    asyncio.run(asked())
