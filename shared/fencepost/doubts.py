@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from fencepost.contracts import Contract, Effect
+
+SENT_LATE: Final = "sent_late"
+"""The code of an attempt of which bytes left after its time, and nothing else is known."""
 
 
 class Answer(StrEnum):
@@ -46,6 +49,11 @@ class Evidence:
     result: str | None = None
     code: str = ""
     retryable: bool = False
+
+    @property
+    def late(self) -> bool:
+        """Bytes of the attempt left after its time: it may still be applied, whatever a lookup said."""
+        return not self.applied and self.code == SENT_LATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 
 from fencepost.canonical import marked, marked_value, sanitize
 from fencepost.contracts import ABSENT, Dedupes, Effect, FirstFailure
+from fencepost.doubts import SENT_LATE
 from fencepost.errors import NotApplied
 from fencepost.output import MAX_OUTPUT_BYTES, bounded
 from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
@@ -30,10 +31,14 @@ MAX_RECEIPT_CHARS: Final = 500
 
 @dataclass(frozen=True)
 class Answered:
-    """A complete answer arrived. `requests` counts what went on the wire for it: 1, or a hidden retry."""
+    """A complete answer arrived. `requests` counts what went on the wire for it: 1, or a hidden retry.
+
+    `late`: bytes of the request left after the attempt's time.
+    """
 
     response: Response
     requests: int = 1
+    late: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class Lost:
     message: str
     requests: int = 1
     begun: Response | None = field(default=None, compare=False)
+    late: bool = field(default=False, compare=False)
 
 
 Sent = Answered | NotSent | Lost
@@ -102,6 +108,16 @@ class Unsure:
 
 
 Outcome = Applied | Refused | Unsure
+
+
+def sent_late(outcome: Outcome) -> Outcome:
+    """The outcome of an attempt of which bytes left after its time: what proves nothing says just that."""
+    if not isinstance(outcome, Unsure) or outcome.code == SENT_LATE:
+        return outcome
+    why = f"bytes left after the attempt's time, so it may land late ({outcome.code}: {outcome.message})"
+    return Unsure(SENT_LATE, sanitize(why, MAX_TEXT_CHARS), repair=True)
+
+
 Hide = Callable[[str], str]
 """Takes credentials out of a text."""
 
@@ -127,7 +143,7 @@ def _judged(tool: Tool, sent: Sent, now: datetime, args: Any) -> Outcome:
     match sent:
         case NotSent(code, message, _, again):
             return Refused(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS), retryable=again)
-        case Lost(_, _, _, begun) if begun is not None:
+        case Lost(begun=begun) if begun is not None:
             return _answer(tool, begun, now, args, whole=False)
         case Lost(code, message):
             return Unsure(sanitize(code, 100), sanitize(message, MAX_TEXT_CHARS))

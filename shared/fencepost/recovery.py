@@ -88,7 +88,7 @@ def _claims(facts: Facts) -> _Claims:
     positive: list[Evidence | LookupAnswer] = [item for item in known if item.applied]
     if facts.lookup is not None and found:
         positive.append(facts.lookup)
-    not_applied = {item.attempt for item in known if not item.applied}
+    not_applied = {item.attempt for item in known if not item.applied and not item.late}
     return _Claims(
         receipts=[item.receipt for item in positive if item.receipt is not None],
         results=[item.result for item in positive if item.result is not None],
@@ -179,8 +179,11 @@ def _ask_later(facts: Facts, unclear: LookupAnswer) -> Decision:
 def _absence_believable_from(facts: Facts) -> datetime | None:
     """The first instant at which an absent answer can be the truth for good; None: never.
 
-    What was sent may land until `settle` after the last deadline, and stay invisible for `lag` after that.
+    What was sent may land until `settle` after the last deadline, and stay invisible for `lag` after that. Of
+    what left late nobody knows when it lands.
     """
+    if any(item.late for item in facts.evidence):
+        return None
     lookup, settle = facts.contract.lookup, facts.contract.settle
     if lookup is None or lookup.delay is None or settle is None:
         return None

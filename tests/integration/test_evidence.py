@@ -326,3 +326,15 @@ def test_what_a_reader_saw_late_concerns_nobody(bench: Bench) -> None:
     bench.succeed(run, call)
     answer: Any = bench.one(bench.evidence(send, term, OTHER))
     assert answer == c.Done("SUCCEEDED")
+
+
+SENT_LATE = Unsure("sent_late", "bytes left after the attempt's time")
+
+
+@pytest.mark.parametrize("state", REOPENED)
+def test_bytes_that_left_late_reopen_whatever_says_that_nothing_happened(bench: Bench, state: str) -> None:
+    _, call, send, term = ended_as(bench, state)
+    assert bench.one(bench.evidence(send, term, SENT_LATE)) == c.Done("NEEDS_REPAIR")
+    assert bench.sql("SELECT applied, code FROM fencepost.evidence WHERE call = %s", call) == [
+        (False, "sent_late")
+    ]

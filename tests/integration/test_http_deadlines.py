@@ -125,6 +125,21 @@ def test_a_process_frozen_between_head_and_body_does_not_complete_its_request(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_what_left_late_though_it_was_looked_at_in_time_says_so(
+    monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    async def scenario() -> None:
+        reply = says("500 Internal Server Error") if answers else says("")
+        async with RawServer([reply]) as server, HttpEngine() as engine:
+            monkeypatch.setattr(http, "boottime", Jump(4))  # the look between head and body is the third
+            result = await send(engine, server.stored())
+            assert isinstance(result, Answered | Lost)
+            assert result.late
+
+    asyncio.run(scenario())
+
+
 def test_a_fault_before_the_wire_holds_effects_back_and_leaves_lookups_alone() -> None:
     async def scenario() -> None:
         async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:

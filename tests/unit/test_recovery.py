@@ -52,6 +52,15 @@ def facts(**changes: Any) -> Facts:
 
 
 class TestProofs:
+    def test_an_absence_or_a_refusal_proves_nothing_of_what_left_late(self) -> None:
+        absent = LookupAnswer(Answer.ABSENT, NOW)
+        asked = facts(contract=Contract(lookup=STRONG, settle=SETTLE), has_lookup=True, lookup=absent)
+        assert isinstance(recover(asked), Repeat)
+        late = Evidence(1, applied=False, code="sent_late")
+        assert isinstance(recover(replace(asked, evidence=(late,))), Repair)
+        refused = Evidence(2, applied=False)
+        assert isinstance(recover(facts(evidence=(late, refused))), Repair)
+
     def test_the_receipt_and_result_come_from_evidence_before_the_lookup(self) -> None:
         answer = LookupAnswer(Answer.FOUND, NOW, receipt="r", result="of lookup")
         told = facts(evidence=(Evidence(2, applied=True, result="of evidence"),), lookup=answer)

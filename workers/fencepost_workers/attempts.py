@@ -13,11 +13,12 @@ from pydantic import BaseModel
 from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
+from fencepost.doubts import SENT_LATE
 from fencepost.errors import FaultInjected, UsageError
 from fencepost.ledger.reads import Prepared
 from fencepost.mcpoutcomes import classify_call
 from fencepost.outbound import Outbound, OutboundRefused
-from fencepost.outcomes import Applied, Lost, Outcome, Refused, Unsure, classify, told
+from fencepost.outcomes import Applied, Lost, NotSent, Outcome, Refused, Unsure, classify, sent_late, told
 from fencepost.redaction import own_values
 from fencepost.subjects import Call
 from fencepost.telemetry import correlation as trees
@@ -232,7 +233,9 @@ async def _send(
     # The ledger's time, counted on by a clock nobody sets: a worker's own date decides no due time (R6).
     now = order.deadline - timedelta(seconds=held.remaining(order.timeout))
     judge = classify_call if tool.kind == "mcp" else classify
-    return judge(tool, credentials.hide_sent(sent), now=now, args=args), sent.requests
+    outcome = judge(tool, credentials.hide_sent(sent), now=now, args=args)
+    late = not isinstance(sent, NotSent) and sent.late
+    return sent_late(outcome) if late else outcome, sent.requests
 
 
 def correlation(call: Call, number: int, held: Held) -> dict[str, str]:
@@ -244,8 +247,13 @@ def correlation(call: Call, number: int, held: Held) -> dict[str, str]:
 
 
 def evidence_of(command: c.Command) -> c.FileEvidence | None:
-    """What a fenced-out attempt may still say: a real answer, applied or not. Silence is no evidence."""
-    if not isinstance(command, c.RecordOutcome) or isinstance(command.outcome, Unsure):
+    """What a fenced-out attempt may still say: a real answer, applied or not, or that its bytes left late.
+
+    Silence is no evidence.
+    """
+    if not isinstance(command, c.RecordOutcome):
+        return None
+    if isinstance(command.outcome, Unsure) and command.outcome.code != SENT_LATE:
         return None
     return c.FileEvidence(
         id=uuid7(),

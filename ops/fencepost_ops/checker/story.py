@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from fencepost.doubts import SENT_LATE
 from fencepost.states import CallState, RunStatus
 from fencepost_ops.checker.bodies import answer, identity, moment, numbers, told_names
 from fencepost_ops.checker.facts import EventRow, RunRow
@@ -330,7 +331,10 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     elif kind == "ToolLookupRecorded":
         call.answer, call.asked_at = answer(body)
     elif kind == "EvidenceFiled" and event.attempt is not None:
-        (call.applied if body.get("applied") else call.not_applied).add(event.attempt)
+        if body.get("applied"):
+            call.applied.add(event.attempt)
+        elif body.get("code") != SENT_LATE:  # which says nothing of an effect
+            call.not_applied.add(event.attempt)
     elif kind == "RepairDecided":
         call.decided = True
         call.offset_asked = call.offset_asked or body.get("offset") == "again" or bool(body.get("compensate"))

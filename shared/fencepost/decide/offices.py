@@ -22,10 +22,12 @@ from fencepost.commands import (
     RequestCancel,
     Sweep,
 )
+from fencepost.contracts import Dedupes
 from fencepost.decide import by_two, children
 from fencepost.decide.compensate import accept, ask_again, cannot_offset
 from fencepost.decide.fold import Fold, Presented
 from fencepost.decide.stopping import after_call, stop
+from fencepost.doubts import SENT_LATE
 from fencepost.events import EventType
 from fencepost.outcomes import Applied, Refused, Unsure
 from fencepost.states import (
@@ -229,12 +231,13 @@ def _reopen(fold: Fold, why: str) -> None:
 
 
 def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
-    """Keep a fenced-out worker's real answer: it wakes the reconciler, or reopens an end it contradicts."""
+    """Keep a fenced-out answer, or that bytes left late: it wakes the reconciler or reopens an end."""
     call = fold.view.calls.get(command.call)
     if call is None:
         return Gone()
     outcome = command.outcome
-    if isinstance(outcome, Unsure) or call.effect == "read":  # a read has no effect to bear witness of
+    late = isinstance(outcome, Unsure) and outcome.code == SENT_LATE
+    if (isinstance(outcome, Unsure) and not late) or call.effect == "read":  # a read has no effect
         return Done(call.state)
     applied = isinstance(outcome, Applied)
     body = {
@@ -246,12 +249,12 @@ def file_evidence(fold: Fold, command: FileEvidence) -> Answer:
         "retryable": isinstance(outcome, Refused) and outcome.retryable,
     }
     fold.emit(E.EVIDENCE_FILED, body, call=call.id, attempt=command.attempt)
-    if isinstance(outcome, Applied):
+    if isinstance(outcome, Applied | Unsure):
         _contradicted(fold, call, outcome)
     return Done(fold.call(call.id).state)
 
 
-def _contradicted(fold: Fold, call: Call, outcome: Applied) -> None:
+def _contradicted(fold: Fold, call: Call, outcome: Applied | Unsure) -> None:
     """Have a person look where the answer contradicts what is known.
 
     An effect has one compensation at a time (I11): where another was begun since, under the same key, it is
@@ -259,7 +262,10 @@ def _contradicted(fold: Fold, call: Call, outcome: Applied) -> None:
     """
     beside = (other for other in fold.view.calls.values() if _takes_its_place(other, call))
     asked = next(beside, call)
-    if (why := _contradicts(asked, outcome)) is not None:
+    tool = fold.known.tool(call.tool, call.tool_version)
+    keyed = tool is not None and isinstance(tool.contract.repeat, Dedupes)
+    why = _contradicts(asked, outcome) if isinstance(outcome, Applied) else _may_land(asked, keyed=keyed)
+    if why is not None:
         fold.presented[asked.id] = Presented("evidence")
         fold.emit(E.REPAIR_REQUESTED, {"reason": why, "fence": asked.fence + 1}, call=asked.id)
 
@@ -278,6 +284,14 @@ def _contradicts(call: Call, outcome: Applied) -> str | None:
     if call.state in CALL_ENDS or call.state in CALL_UNSENT:
         return f"the call is {call.state}, yet an attempt was applied (receipt {outcome.receipt})"
     return None
+
+
+def _may_land(call: Call, *, keyed: bool) -> str | None:
+    """Bytes left late: an end without effect may be wrong, and a second attempt's effect one too many."""
+    once = call.state == C.SUCCEEDED and (keyed or call.attempts == 1)
+    if once or call.state not in CALL_ENDS | CALL_UNSENT:
+        return None
+    return f"the call is {call.state}, yet bytes of an attempt left after its time: look at what it did"
 
 
 def sweep(fold: Fold, _command: Sweep) -> Answer:

@@ -75,6 +75,7 @@ class _Wire:
         self.connecting = False
         self.requests = 0
         self.held_back: NotSent | None = None
+        self.late = False
         self._until = until
         self._kind = kind
         self._has_body = has_body
@@ -95,6 +96,9 @@ class _Wire:
             self.requests += 1
         elif event.endswith(".send_request_body.started") and self._has_body and self._late():
             raise _TooLate  # half a request has left; the other half would complete it
+        elif event.endswith(f".send_request_{'body' if self._has_body else 'headers'}.complete"):
+            # It may have stood still between its look at the clock and the bytes.
+            self.late = self.late or self._late()
         self._other = True
 
     def _hold_back(self) -> None:
@@ -256,7 +260,7 @@ class HttpEngine:
             theirs = headers if allowed.trusts(target) else ()
             request = _request(stored, [*stored.headers, *theirs, *ours], wire)
             exchange = self._exchange(request, allowed.reach(target))
-            return Answered(await _in_time(exchange, timeout, wire), wire.touched)
+            return Answered(await _in_time(exchange, timeout, wire), wire.touched, late=wire.late)
         except Exception as error:  # noqa: BLE001 - every way of failing is either before the wire or unknown
             return _failed(error, wire, timeout)
         finally:
@@ -333,7 +337,8 @@ def _failed(error: Exception, wire: _Wire, seconds: float) -> Sent:
             else "connection_lost"
         )
         begun = error.begun if isinstance(error, _Oversize) else None
-        return Lost(code, f"no answer within {seconds:.3f} s" if timed_out else message, wire.touched, begun)
+        message = f"no answer within {seconds:.3f} s" if timed_out else message
+        return Lost(code, message, wire.touched, begun, wire.late)
     if isinstance(error, OutboundRefused):
         return NotSent(error.code, sanitize(error, _TOLD_CHARS), retryable=False)
     if isinstance(error, httpcore2.ConnectError | httpcore2.ConnectTimeout):

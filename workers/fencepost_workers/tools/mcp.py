@@ -349,13 +349,13 @@ async def _left(job: asyncio.Future[None], wire: Wire, process: ServerProcess | 
 
 def _judged(wire: Wire, failure: BaseException | None, seconds: float, said: str) -> Sent:
     if wire.doubt and wire.touched:
-        return Lost("doubtful_answer", wire.doubt, wire.touched)
+        return Lost("doubtful_answer", wire.doubt, wire.touched, late=wire.late)
     if wire.doubt:
         return NotSent("no_session", f"nothing was sent: {wire.doubt}")
     if wire.response is not None:
-        return Answered(wire.response, wire.touched)
+        return Answered(wire.response, wire.touched, late=wire.late)
     if wire.bare is not None:
-        return Answered(wire.bare, wire.touched)
+        return Answered(wire.bare, wire.touched, late=wire.late)
     if wire.held_back is not None:
         return wire.held_back
     error = _first(failure)
@@ -368,7 +368,7 @@ def _judged(wire: Wire, failure: BaseException | None, seconds: float, said: str
     message = sanitize(message if not said else f"{message}; it wrote: {said}", _TOLD_CHARS)
     if wire.touched:
         lost = "timeout" if late else "oversize" if _oversize(wire, error) else _LOCAL.get(code or 0)
-        return Lost(lost or "connection_lost", message, wire.touched)
+        return Lost(lost or "connection_lost", message, wire.touched, late=wire.late)
     if isinstance(error, OutboundRefused):
         return NotSent(error.code, message, retryable=False)
     if isinstance(error, UsageError):

@@ -95,6 +95,10 @@ class _Trace:
     async def __call__(self, event: str, _info: Mapping[str, Any]) -> None:
         if event.endswith(".send_request_headers.started"):
             self._wire.leave(self._ident)
+        elif event.endswith(".send_request_body.started"):
+            self._wire.go_on()
+        elif event.endswith(".send_request_body.complete"):
+            self._wire.left()
 
 
 class _Heard(httpx2.AsyncByteStream):

@@ -153,6 +153,8 @@ class ServerProcess:
                         wire.other(ident)
                     self._meter.written()
                     self._process.stdin.write(line)
+                    if ident is not None and ident == wire.call:
+                        wire.left()
                     await self._process.stdin.drain()
         except OSError:  # it reads no more: nothing will be answered
             to.close()

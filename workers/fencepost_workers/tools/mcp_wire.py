@@ -30,7 +30,8 @@ class Held(Exception):
 class Wire:
     """What one call has put on the wire, and the last look at the clock before it leaves.
 
-    `closed`: nothing leaves any more. `bare` is an HTTP answer that is no JSON-RPC response. `asked` are the
+    `closed`: nothing leaves any more; `late`: bytes of the call left after `until`. `bare` is
+    an HTTP answer that is no JSON-RPC response. `asked` are the
     ids of other requests; `reply` is the call's answer as it came, `doubt` why none proves anything.
     """
 
@@ -40,6 +41,7 @@ class Wire:
     touched: int = 0
     others: int = 0
     closed: bool = False
+    late: bool = False
     held_back: NotSent | None = None
     bare: Response | None = None
     oversize: bool = False
@@ -78,6 +80,15 @@ class Wire:
             raise Held(self.held_back)
         self.call = ident
         self.touched += 1
+
+    def go_on(self) -> None:
+        """Called between the head and the body of the call: half of it may not be completed late."""
+        if boottime() >= self.until:
+            raise Held(NotSent("deadline_passed", "the attempt's time was over"))
+
+    def left(self) -> None:
+        """Called when the bytes of the call have left: the process may have stood still before they did."""
+        self.late = self.late or boottime() >= self.until
 
     def heard(self, raw: str | bytes, *, alone: bool = False) -> Reply | None:
         """Called for each message that comes, before the SDK sees it. The answer to the call, if so."""

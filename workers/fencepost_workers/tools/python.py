@@ -34,6 +34,7 @@ from fencepost.outcomes import (
     receipt_of,
     refused,
     result_text,
+    sent_late,
     told,
     without_effect,
 )
@@ -109,14 +110,14 @@ async def _awaited(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | N
     try:
         result = await tool.function(args, attempt)
         forks.ours(pid)
-        return _returned(tool, args, result, hide)
+        return _in_time(_returned(tool, args, result, hide), attempt)
     except NotApplied as refusal:
         return refused(refusal, hide=hide)
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
         forks.ours(pid)
-        return Unsure("exception", told(error, hide=hide))
+        return _in_time(Unsure("exception", told(error, hide=hide)), attempt)
 
 
 async def _in_a_thread(
@@ -153,11 +154,11 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | None) ->
         return _TOO_LATE
     pid = os.getpid()
     try:
-        return _returned(tool, args, tool.function(args, attempt), hide)
+        return _in_time(_returned(tool, args, tool.function(args, attempt), hide), attempt)
     except NotApplied as refusal:
         return refused(refusal, hide=hide)
     except BaseException as error:  # noqa: BLE001 - nothing may leave the thread but an outcome
-        return Unsure("exception", told(error, hide=hide))
+        return _in_time(Unsure("exception", told(error, hide=hide)), attempt)
     finally:
         forks.ours(pid)
 
@@ -204,6 +205,11 @@ def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Ou
             return Unsure("unreadable_answer", sanitize(other, MAX_TEXT_CHARS))
     why = answers_other(tool, args, result) or names_nothing(tool, declared)
     return why or Applied(text, receipt)
+
+
+def _in_time(outcome: Outcome, attempt: Attempt) -> Outcome:
+    """A function that ends after its time may have sent until then."""
+    return sent_late(outcome) if attempt.remaining() <= 0 else outcome
 
 
 def _timeout(left: float) -> Unsure:
