@@ -1,8 +1,7 @@
-"""A process that is stopped between its last look at the clock and the bytes of a body, and goes on too late."""
+"""A process that is stopped between its last look at the clock and a body's bytes, and goes on too late."""
 
 import asyncio
 import os
-import signal
 import sys
 from pathlib import Path
 
