@@ -55,7 +55,9 @@ def test_a_process_stopped_at_the_wire_knows_that_its_bytes_left_late() -> None:
             with standing_still([sender.pid]):
                 await asyncio.sleep(0.6)  # its attempt's time passes while it stands still
             told, _ = await sender.communicate()
+            await asyncio.wait_for(server.received.wait(), 5)
             return told, len(server.requests)
 
     told, requests = asyncio.run(scenario())
-    assert (told.split(), requests) == ([b"Answered", b"True"], 1)
+    # The answer may be in time to be read when it wakes, or not: it knows that it was late either way.
+    assert (told.split()[1:], requests) == ([b"True"], 1)
