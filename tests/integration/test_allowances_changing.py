@@ -153,19 +153,20 @@ def test_a_process_that_knows_the_tool_counts_what_the_one_that_recovered_could_
 
 
 @pytest.mark.parametrize("knowing", [True, False])
-def test_what_is_sent_after_all_needs_room_beside_all_that_may_have_been(bench: Bench, knowing: bool) -> None:
+def test_what_has_no_room_fails_once_it_is_proved_absent_and_makes_room(bench: Bench, knowing: bool) -> None:
     few = name()
     with _under_mine(bench, few, count=1) as allowed:
         call, second = allowed.calls(2)
         with _recovered(allowed, knowing=knowing):
             for one in (call, second):
                 doubted(bench, bench.call(one).run, one)
-            # Each may have happened: no denial says that it has not, and neither is let go beside the other.
+            # Each may have happened, so that neither is let go beside the other until a lookup has spoken.
             bench.ahead(3)
-            answers = [_absent(bench, one) for one in (call, second)]
-            assert answers == [c.Done("UNKNOWN"), c.Done("UNKNOWN")]
-            assert {allowed.code(one) for one in (call, second)} == {"allowance_exceeded"}
             assert allowed.used(few) == [(2, 0)]
+            assert _absent(bench, call) == c.Done("FAILED")
+            assert allowed.code(call) == "allowance_exceeded"
+            assert allowed.used(few) == [(1, 0)]
+            assert isinstance(_absent(bench, second), c.Send)
 
 
 def test_one_that_fits_is_sent_with_the_share_it_holds_and_gives_it_back(bench: Bench) -> None:
@@ -228,7 +229,7 @@ def test_a_repeat_that_an_allowance_refuses_takes_no_place_at_the_dependency(ben
             assert isinstance(ask, c.Ask), ask
             bench.one(bench.looked_up(ask, term, Answer.ABSENT))
             bench.ahead(4)  # the question was the one probe there may be, and counts no more
-            assert doubted(bench, bench.call(call).run, call)[0] == c.Done("UNKNOWN")
+            assert doubted(bench, bench.call(call).run, call)[0] == c.Done("FAILED")
             assert allowed.code(call) == "allowance_exceeded"
         allowed.sent(allowed.planned([bench.order()])[0])
 

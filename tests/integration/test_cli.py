@@ -175,7 +175,7 @@ def test_an_application_that_ends_the_process_is_one_sentence(
     (tmp_path / "ends_at_once.py").write_text("raise SystemExit(4)\n")
     monkeypatch.syspath_prepend(tmp_path)
     said = shell.refused(2, "tools", "--app", "ends_at_once:app")
-    assert said == "importing ends_at_once failed: SystemExit: 4"
+    assert said == "importing ends_at_once failed: SystemExit: 4 (ends_at_once.py:1)"
 
 
 def test_a_command_that_is_not_there_yet_is_not_listed(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

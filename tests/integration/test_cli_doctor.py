@@ -78,7 +78,7 @@ def test_for_people_each_finding_says_what_to_do(bench: Bench, shell: Shell) -> 
     result = shell("doctor", "--settings", FENCEPOST_POLL_MS="9000")
     assert (result.exit_code, result.stderr) == (1, "")
     told = result.stdout
-    assert re.search(r"\nFENCEPOST_POLL_MS +9000 +milliseconds between looks", told)
+    assert re.search(r"\nFENCEPOST_POLL_MS +9000\b", told)
     assert re.search(r"\nsettings\n  problem  FENCEPOST_POLL_MS \(9000\) is more than a third", told)
     assert re.search(r"\n           → keep the poll below a third", told)
     assert re.search(r"\n\d+ problems, \d+ warnings?\n", told)

@@ -123,7 +123,9 @@ def test_unresolved_calls_are_listed_and_their_exit_code_is_one(bench: Bench, sh
     result = shell("unresolved", role="reader")
     assert (result.exit_code, result.stderr) == (1, "")
     told = result.stdout
-    assert re.match(r"wallet\.note 1\.0 of run o-1: NEEDS_REPAIR for 3(\.\d+)? s\n", told)
+    assert re.match(
+        r"waits for a person:\nwallet\.note 1\.0 of run o-1: NEEDS_REPAIR for 3(\.\d+)? s\n", told
+    )
     assert "  sent    1 × POST http://127.0.0.1:9/debits" in told
     assert "  lookup  never asked" in told
     assert "  why     the contract offers neither" in told
@@ -150,9 +152,10 @@ def test_unresolved_calls_are_listed_and_their_exit_code_is_one(bench: Bench, sh
     ],
 )
 def test_a_person_settles_a_call(bench: Bench, shell: Shell, decision: tuple[str, ...], state: str) -> None:
-    _, call = needs_repair(bench)
+    run, call = needs_repair(bench)
     told = shell.ok("repair", str(call), *decision, "--reason", "asked them", "--by", "pat")
-    assert told == f"call {call} is {state}\n"
+    assert told.startswith(f"call {call} is {state}: ")
+    assert told.endswith(f"; see fencepost show {run}\n")
     assert bench.state(call) == state
     why = "SELECT principal, body ->> 'reason' FROM fencepost.events WHERE type = 'RepairDecided'"
     assert bench.sql(why) == [("pat", "asked them")]

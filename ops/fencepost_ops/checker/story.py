@@ -12,7 +12,6 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from fencepost.doubts import SENT_LATE
 from fencepost.states import CallState, RunStatus
 from fencepost_ops.checker.bodies import answer, identity, moment, numbers, told_names
 from fencepost_ops.checker.facts import EventRow, RunRow
@@ -333,7 +332,7 @@ def _call(call: CallStory, event: EventRow, body: dict[str, Any], run: str) -> N
     elif kind == "EvidenceFiled" and event.attempt is not None:
         if body.get("applied"):
             call.applied.add(event.attempt)
-        elif body.get("code") != SENT_LATE:  # which says nothing of an effect
+        elif body.get("code") != "sent_late":  # which says nothing of an effect
             call.not_applied.add(event.attempt)
     elif kind == "RepairDecided":
         call.decided = True

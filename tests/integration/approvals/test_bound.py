@@ -179,7 +179,7 @@ def test_a_retry_after_the_approval_has_expired_asks_anew_and_evidence_still_fin
     assert "the call is NEEDS_REPAIR" in desk.refused(call)
 
 
-def test_a_doubtful_call_that_loses_its_approval_stays_unknown(desk: Desk) -> None:
+def test_a_doubtful_call_that_loses_its_approval_fails_once_it_is_proved_absent(desk: Desk) -> None:
     run, call = desk.approved()
     term = desk.bench.term()
     send = desk.bench.one(replace(desk.bench.claim_call(run, call, term), request=desk.request(call)))
@@ -191,9 +191,9 @@ def test_a_doubtful_call_that_loses_its_approval_stays_unknown(desk: Desk) -> No
     absent = desk.bench.looked_up(ask, asking_term, _ABSENT)
     desk.bench.one(absent)
     answer, _ = desk.bench.reconcile(run, call)
-    assert answer == c.Done("UNKNOWN")
+    assert answer == c.Done("FAILED")
     kept = desk.bench.call(call)
-    assert (kept.state, kept.doubt, kept.attempts) == ("UNKNOWN", True, 1)
+    assert (kept.state, kept.doubt, kept.attempts) == ("FAILED", False, 1)
     assert "ann, who gave it, is disabled" in (kept.error or "")
 
 
