@@ -260,13 +260,18 @@ def test_no_type_of_event_can_break_the_timeline() -> None:
         ),
         (
             step(queue="compensator", due_at=NEVER),
-            "next: the run: its calls settle first, when a person acts",
+            "next: the run: its calls settle first",
         ),
     ],
 )
 def test_what_happens_next_is_said_with_its_time(next_step: NextStep, line: str) -> None:
     told = timeline.following(history(calls=(call(),), steps=(next_step,), workers={"w-1": WORKER}))
     assert next(told) == line
+
+
+def test_a_run_waits_for_a_person_only_where_one_of_its_calls_does() -> None:
+    waits = history(calls=(call(state="NEEDS_REPAIR"),), steps=(step(queue="compensator", due_at=NEVER),))
+    assert next(timeline.following(waits)) == "next: the run: its calls settle first, when a person acts"
 
 
 def test_a_run_with_nothing_left_says_so() -> None:

@@ -133,6 +133,9 @@ def following(history: History, *, held: bool = False) -> Iterator[str]:
         if held and step.queue != "reconciler":
             yield f"held: {subject}: {_purpose(history, step)}, once the ledger is released"
             continue
+        if call is None and step.due_at >= NEVER and not _asks_a_person(history):
+            yield f"next: {subject}: {_purpose(history, step)}"
+            continue
         due += _because(history, step, call)
         yield f"next: {subject}: {_purpose(history, step)}, {due}{_held(history, step)}"
     for call in history.calls:
@@ -141,6 +144,10 @@ def following(history: History, *, held: bool = False) -> Iterator[str]:
         elif call.state == CallState.AWAITING_APPROVAL:
             yield f"look at it: fencepost approvals show {call.id}"
             yield f"decide it: fencepost approve {call.id} --reason TEXT, or fencepost deny"
+
+
+def _asks_a_person(history: History) -> bool:
+    return any(c.state in (CallState.NEEDS_REPAIR, CallState.AWAITING_APPROVAL) for c in history.calls)
 
 
 def _because(history: History, step: NextStep, call: Call | None) -> str:
