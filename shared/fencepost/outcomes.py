@@ -14,12 +14,13 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from fencepost.canonical import marked, marked_value, sanitize
 from fencepost.contracts import ABSENT, Dedupes, Effect, FirstFailure
 from fencepost.doubts import SENT_LATE
 from fencepost.errors import NotApplied
+from fencepost.misfits import misfits
 from fencepost.output import MAX_OUTPUT_BYTES, bounded
 from fencepost.tools import Absent, Found, LookupResult, Response, Tool, Unclear
 
@@ -458,6 +459,9 @@ def heard(tool: Tool, args: Any, answer: object) -> LookupResult:
 
 def told(error: BaseException, *, hide: Hide | None = None) -> str:
     """An error as bounded, storable text; `hide` sees all of it before it is cut."""
+    if isinstance(error, ValidationError):  # whose own text quotes the answer, over several lines
+        wrong = "; ".join(one.told() for one in misfits(error)[:3])
+        return f"ValidationError of {_hidden(error.title, hide)}: {_hidden(wrong, hide)}"
     return f"{type(error).__name__}: {_hidden(error, hide)}"
 
 
