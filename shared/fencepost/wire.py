@@ -70,6 +70,7 @@ def _check_path(path: str) -> None:
     if not path.startswith("/") or path.startswith("//") or re.search(r"[\x00-\x20\x7f\\?#]", path):
         raise OutboundRefused(
             f"path {path[:80]!r} must start with one '/' and hold no '?', '#', '\\' or white space"
+            "; a query is given as query={...}"
         )
     if {".", ".."} & set(decoded.split("/")):
         raise OutboundRefused(f"path {path[:80]!r} must not climb with '.' or '..'")
