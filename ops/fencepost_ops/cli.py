@@ -7,6 +7,7 @@ cannot be reached · 130 interrupted · 141 nobody reads the output any more. Pa
 import errno
 import importlib
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -155,6 +156,7 @@ def main() -> None:
     Settings come from FENCEPOST_DSN, FENCEPOST_REDIS_URL and FENCEPOST_APP. Exit codes: 0 fine, 1 the answer
     is no, 2 usage, 3 something cannot be reached.
     """
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # what became of a session, the command says
 
 
 if __name__ == "__main__":

@@ -65,7 +65,7 @@ def _of_its_run(call: Unresolved, now: datetime) -> Iterator[str]:
 
 def full(call: Unresolved, story: Story, now: datetime) -> Iterator[str]:
     """One call with everything that is known of it, and each command that settles it."""
-    since = f" since {rfc3339(call.since)}, {spoken(now - call.since)}" if call.since is not None else ""
+    since = f" since {rfc3339(call.since)}" if call.since is not None else ""
     yield f"{cut(call.tool)} v{call.tool_version} {cut(call.label)} of run {cut(call.run_key)}: {call.state}"
     yield f"  call    {call.call} (version {call.version})"
     yield f"  run     {call.run} of tenant {cut(call.tenant)}, dependency {cut(call.scope)}"
