@@ -125,7 +125,8 @@ def _durable(facts: PostgresFacts) -> Iterator[Finding]:
     if facts.settings.get("default_transaction_read_only") == "on":
         yield _AREA.problem(
             "default_transaction_read_only is on: nothing can be recorded, and every run stands still",
-            "turn it off once the switch-over is through; the fleet goes on by itself",
+            "turn it off once the switch-over is through; the fleet goes on by itself (until then no relay "
+            "stays connected and no worker can say that it lives: start none)",
         )
     off = [name for name in ("fsync", "full_page_writes") if facts.settings.get(name) == "off"]
     if facts.settings.get("synchronous_commit") == "off":
