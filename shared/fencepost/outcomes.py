@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
@@ -401,17 +402,23 @@ def receipt_of(tool: Tool, result: object) -> str | None:
 
 
 def storable_receipt(found: object) -> str | None:
-    """A reference as bounded text, None for none: a flag, a list or an object names nothing."""
+    """A reference as bounded text, None for none: a flag, a list or an object names nothing, nor does a text
+    of which nothing is seen, nor zero, which is what services say where they have no number.
+    """
     if found is None or isinstance(found, bool | Mapping | list | tuple | set | frozenset):
         return None
-    return sanitize(found, MAX_RECEIPT_CHARS) or None
+    if isinstance(found, int | float | Decimal) and (not found or not math.isfinite(found)):
+        return None
+    text = sanitize(found, MAX_RECEIPT_CHARS)
+    return text if any(one.isprintable() and not one.isspace() for one in text) else None
 
 
 def classify_lookup(tool: Tool, args: Any, sent: Sent) -> LookupResult:
     """What a lookup's answer says about the effect it asked for; total. Only an answer can say anything.
 
     Without a `lookup_parse`: a 200 in which the effect is identified, read as the tool's own answer, is
-    found: by a receipt, or by `same`. A status of the contract's `absent` is absent, all else unclear.
+    found: by a receipt, or by `same`, and by `succeeded` where there is one. A status of the contract's
+    `absent` is absent, all else unclear.
     """
     if not isinstance(sent, Answered):
         return Unclear(sanitize(f"{sent.code}: {sent.message}", MAX_TEXT_CHARS))
@@ -430,6 +437,11 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
             return Absent()
         if response.status != 200:
             return Unclear(f"http_{response.status}")
+        if not _tells_success(tool, response):
+            return Unclear(
+                "what it found is none that the tool's `succeeded` takes for a success; where a lookup "
+                "answers in another form, have @tool.lookup_parse read it"
+            )
         result = read_result(tool, response)
         receipt = receipt_of(tool, result)
         same = tool.same is None or bool(tool.same(args, result))
@@ -440,6 +452,17 @@ def _looked_up(tool: Tool, args: Any, response: Response) -> LookupResult:
             )
         return Found(receipt, result, same_arguments=same)
     return heard(tool, args, tool.lookup_parse(response, args))
+
+
+def _tells_success(tool: Tool, response: Response) -> bool:
+    """Whether `succeeded` takes what a lookup found for a success, had the request itself been answered so.
+
+    A lookup's own 200 says nothing of the status that the request had: any that means "applied" will do.
+    """
+    if tool.succeeded is None:
+        return True
+    as_answered = (replace(response, status=status) for status in sorted({200, *tool.contract.applied}))
+    return any(tool.succeeded(answer) is True for answer in as_answered)
 
 
 def heard(tool: Tool, args: Any, answer: object) -> LookupResult:

@@ -305,6 +305,10 @@ class Flag(BaseModel):
     ok: bool
 
 
+class Numbered(BaseModel):
+    id: float
+
+
 NOTHING = [
     "",
     "null",
@@ -342,6 +346,16 @@ def test_a_success_in_which_nothing_is_named_is_unknown(declared: dict[str, Any]
 def test_a_lookup_in_which_nothing_is_named_has_found_nothing(declared: dict[str, Any], body: str) -> None:
     tool = dataclasses.replace(PLAIN, **declared)
     found = classify_lookup(tool, ARGS, Answered(Response(200, {}, body.encode())))
+    assert isinstance(found, Unclear)
+
+
+@pytest.mark.parametrize("named", ["0", "0.0", "NaN", '" "', '"\\u200b"'])
+def test_a_receipt_that_names_nothing_is_none(named: str) -> None:
+    answer = f'{{"id": {named}}}'
+    returns = Numbered if named[0] != '"' else DebitReceipt
+    tool = dataclasses.replace(PLAIN, returns=returns)
+    assert isinstance(outcome(tool, 200, answer), Unsure)
+    found = classify_lookup(tool, ARGS, Answered(Response(200, {}, answer.encode())))
     assert isinstance(found, Unclear)
 
 

@@ -1,6 +1,7 @@
 """What a lookup said: read by its own parse or the tool's, compared, and unclear where nothing is sure."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,6 +40,21 @@ def test_a_lookup_without_a_parse_reads_the_tools_own_answer() -> None:
     for status in (201, 204, 207, 301, 400, 403, 429, 500, 503):
         assert ask(status, '{"id": "d-1"}') == Unclear(f"http_{status}")
     assert ask(200, '{"data": []}') == Unclear("ValidationError of DebitReceipt: id: Field required")
+
+
+def test_what_a_lookup_found_is_judged_as_the_tool_judges_its_successes() -> None:
+    def ask(body: str, succeeded: Callable[[Response], bool]) -> Found | Absent | Unclear:
+        tool = dataclasses.replace(RAW, succeeded=succeeded)
+        return classify_lookup(tool, ARGS, Answered(Response(200, {}, body.encode())))
+
+    def paid(response: Response) -> bool:
+        return bool(response.json()["state"] == "paid")
+
+    assert isinstance(ask('{"id": "d-1", "state": "paid"}', paid), Found)
+    assert isinstance(ask('{"id": "d-1", "state": "failed"}', paid), Unclear)
+    assert isinstance(ask('{"id": "d-1"}', paid), Unclear)
+    created = ask('{"id": "d-1"}', lambda response: response.status == 201)
+    assert isinstance(created, Found), "the request was answered 201, its lookup is answered 200"
 
 
 def test_a_refusal_found_by_a_lookup_is_unclear() -> None:
