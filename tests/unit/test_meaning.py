@@ -62,6 +62,35 @@ def test_whatever_is_sent_elsewhere_or_otherwise_means_something_else(other: Too
     assert means(other) != means(tool(usual))
 
 
+def said(body: str) -> Tool:
+    return tool(lambda _a: Request("POST", "/charges", body=body.encode()))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ('{"a": 12345678901234567.89}', '{"a": 12345678901234567.01}'),
+        ('{"a": 1e400}', '{"a": 1e401}'),
+        ('{"a": 1}', '{"a": 1.0}'),
+        ('{"a": 1}', '{"a": true}'),
+        ('{"a": 1, "a": 2}', '{"a": 2}'),
+    ],
+)
+def test_amounts_that_differ_at_any_digit_mean_something_else(one: str, other: str) -> None:
+    assert means(said(one)) != means(said(other))
+
+
+def test_numbers_of_one_value_mean_the_same() -> None:
+    assert means(said('{"a": 1.50, "b": 0.1}')) == means(said('{"b": 1e-1, "a": 1.5}'))
+
+
+def test_what_stands_beside_a_key_in_a_header_counts() -> None:
+    def signed(mode: str) -> Tool:
+        return tool(lambda _a: Request.post("/charges", headers={"X-Signed": f"mode={mode};key={KEY}"}))
+
+    assert means(signed("live")) != means(signed("test"))
+
+
 @pytest.mark.parametrize(
     "same",
     [

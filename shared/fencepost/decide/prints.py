@@ -8,6 +8,7 @@ address, a flag in the query, another path of a later version) makes it another 
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import Any
 
 from fencepost.canonical import digest
@@ -68,7 +69,7 @@ def _asked(tool: Tool, key: str | None, request: str) -> Any:
     headers = sorted(
         [name.lower(), _without(volatile, value)]
         for name, value in stored.headers
-        if not any(k in value for k in volatile)
+        if value.strip(' "') not in volatile  # whatever stands beside a key means something
     )
     body = _without(volatile, _value(stored.body))
     return [stored.method, _without(volatile, stored.target), headers, body]
@@ -83,9 +84,16 @@ def _without(volatile: list[str], text: str) -> str:
 def _value(body: bytes) -> str:
     """A body as text: of JSON its value, whatever the order of its names, of others its very bytes."""
     try:
-        return json.dumps(json.loads(body, object_pairs_hook=_once), sort_keys=True)
+        value = json.loads(body, object_pairs_hook=_once, parse_float=_number)
+        return json.dumps(value, sort_keys=True)
     except (ValueError, RecursionError):
         return body.decode("latin-1")
+
+
+def _number(text: str) -> float | dict[str, str]:
+    """A number that is no whole one; where a float cannot tell it from its neighbours, its very text."""
+    number = float(text)
+    return number if Decimal(repr(number)) == Decimal(text) else {"": text}
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
