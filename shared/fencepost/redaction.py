@@ -39,7 +39,7 @@ class _Own:
 
     def add(self, *values: str) -> None:
         with self._lock:
-            new = {one for one in values if len(one) >= LEAST_CHARS}.difference(self.values)
+            new = {one for one in values if one}.difference(self.values)
             if new:
                 self.values = tuple(sorted({*self.values, *new}))
                 forms = {form for value in self.values for form in _forms(value)}
@@ -53,12 +53,19 @@ _OWN: Final = _Own()
 
 def own(*values: str) -> None:
     """From now on these are credentials of this process."""
-    _OWN.add(*values)
+    _OWN.add(*(value for value in values if len(value) >= LEAST_CHARS))
 
 
 def own_address(text: str) -> None:
-    """So are the passwords of this DSN or URL; but for one that is the login's name, and so no secret."""
-    _OWN.add(*_passwords(text))
+    """So are the passwords of this DSN or URL; but for one that is the login's name, and so no secret.
+
+    A short one is hidden where it stands as in an address, and left alone elsewhere.
+    """
+    for password in _passwords(text):
+        if len(password) >= LEAST_CHARS:
+            _OWN.add(password)
+        else:
+            _OWN.add(f":{password}@", f"password={password}", f"password='{password}'")
 
 
 def own_values() -> tuple[str, ...]:

@@ -53,6 +53,13 @@ def test_a_password_is_hidden_in_every_spelling(address: str, spelling: str) -> 
     assert redact(said) == hidden
 
 
+@pytest.mark.parametrize("address", ["postgresql://me:s3cr@host/db", "host=h user=me password=s3cr"])
+def test_a_short_password_is_hidden_in_an_address_only(address: str) -> None:
+    redaction.own_address(address)
+    assert "s3cr" not in redaction.hidden(f"cannot connect to {address} at all")
+    assert redaction.hidden("the s3cr of it") == "the s3cr of it"
+
+
 def test_what_is_cut_is_cut_after_it_was_hidden() -> None:
     redaction.own("a-long-password")
     for length in range(1, 60):
