@@ -18,7 +18,7 @@ import os
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 from uuid import UUID
@@ -34,11 +34,13 @@ log = logging.getLogger("fencepost.heads")
 EVERY_S: Final = 1.0  # between two marks of one process
 _TIMEOUT_S: Final = 1.0
 _CLOSE_WITHIN_S: Final = 3.0
+_AHEAD: Final = timedelta(days=1)
+"""A mark that lies further ahead of what is confirmed is none of ours: it would stand there for good."""
 _KEY: Final = "fencepost:head:"
 _LATER: Final = """
 local found = redis.pcall('GET', KEYS[1])
 local old = type(found) == 'string' and string.match(found, '"at":"([^"]*)"')
-if not old or old < ARGV[2] then redis.call('SET', KEYS[1], ARGV[1]) end
+if not old or old < ARGV[2] or old > ARGV[3] then redis.call('SET', KEYS[1], ARGV[1]) end
 """
 _LEDGER: Final = "SELECT id FROM fencepost.ledger"
 _HOLD: Final = "SELECT fencepost.hold_if_gone(%s, %s, %s)"
@@ -142,7 +144,8 @@ class Heads:
         if mark is None or ledger is None or mark is self._kept:
             return
         try:
-            self._later(keys=[f"{_KEY}{ledger}"], args=[mark.to_text(), rfc3339(mark.at)])
+            times = [rfc3339(mark.at), rfc3339(mark.at + _AHEAD)]
+            self._later(keys=[f"{_KEY}{ledger}"], args=[mark.to_text(), *times])
             _write(self._file, ledger, mark)
             self._kept = mark
         except (redis.RedisError, OSError) as error:
@@ -164,7 +167,7 @@ def _write(file: Path | None, ledger: UUID, mark: Mark) -> None:
     if file is None:
         return
     known = _read(file, ledger)
-    if known is not None and known.at >= mark.at:
+    if known is not None and mark.at <= known.at <= mark.at + _AHEAD:
         return
     new = file.with_name(f".{file.name}.{os.getpid()}")
     new.write_text(f"{ledger} {mark.to_text()}", "utf-8")

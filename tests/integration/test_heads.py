@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from fencepost import commands as c
-from fencepost.clock import uuid7
+from fencepost.clock import rfc3339, uuid7
 from fencepost.heads import Heads, Mark
 from fencepost.ledger.apply import Ledger
 from fencepost.ledger.connect import Pool
@@ -131,6 +131,24 @@ def test_each_commit_moves_the_head(bench: Bench, valkey: LocalValkey) -> None:
 @pytest.mark.parametrize("text", ["", "x", "{}", '{"tenant":1}', "[]", '{"event":"x","at":"y","tenant":"t"}'])
 def test_what_is_no_mark_is_none(text: str) -> None:
     assert Mark.from_text(text) is None
+
+
+@pytest.mark.parametrize("at", ["9999-12-31T23:59:59.000000Z", "~"])
+def test_a_forged_mark_does_not_stand_in_the_way_of_later_ones(
+    bench: Bench, valkey: LocalValkey, file: Path, at: str
+) -> None:
+    event, mark = newest(bench)
+    who = heads(valkey, file)
+    remembering(bench, who, mark)
+    key = f"fencepost:head:{who._ledger}"
+    forged = mark.to_text().replace(rfc3339(mark.at), at)
+    assert at in forged
+    who._redis.set(key, forged)
+    file.write_text(f"{who._ledger} {forged}")
+    again = heads(valkey, file)
+    remembering(bench, again, Mark(mark.tenant, event, mark.at))
+    assert who._redis.get(key) == mark.to_text().encode()
+    assert file.read_text() == f"{who._ledger} {mark.to_text()}"
 
 
 def test_an_older_mark_takes_no_later_ones_place(bench: Bench, valkey: LocalValkey, file: Path) -> None:
