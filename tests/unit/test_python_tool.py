@@ -398,3 +398,18 @@ def test_nobody_waits_for_a_lookup_beyond_its_time(executor: ThreadPoolExecutor)
             release.set()
 
     asyncio.run(asked())
+
+
+def test_what_a_lookup_fails_with_is_cleaned_before_it_is_cut(executor: ThreadPoolExecutor) -> None:
+    def fail(_args: BaseModel, _attempt: Attempt) -> Any:
+        raise ValueError("." * 480 + " a-long-secret " + "." * 90)
+
+    for lookup in both(fail):
+        tool = dataclasses.replace(FREE, lookup=lookup)
+
+        def hide(text: str) -> str:
+            return text.replace("a-long-secret", "***")
+
+        said = asyncio.run(ask_python(tool, ARGS, attempt(), executor, hide=hide))
+        assert isinstance(said, Unclear)
+        assert "a-lo" not in said.detail

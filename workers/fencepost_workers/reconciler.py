@@ -154,7 +154,7 @@ class Reconciler(Role):
             secrets=secrets.handed,
             tenant=call.tenant,
         )
-        found = await ask_python(tool, args, handed, self.worker.executor)
+        found = await ask_python(tool, args, handed, self.worker.executor, hide=credentials.hide)
         if isinstance(found, Unclear):
             return Unclear(credentials.hide(found.detail))
         if isinstance(found, Absent):

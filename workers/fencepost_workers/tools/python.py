@@ -163,11 +163,13 @@ def _called(tool: Tool, args: BaseModel, attempt: Attempt, hide: Hide | None) ->
         forks.ours(pid)
 
 
-async def ask_python(tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor) -> LookupResult:
+async def ask_python(
+    tool: Tool, args: BaseModel, attempt: Attempt, executor: Executor, *, hide: Hide | None = None
+) -> LookupResult:
     """What a Python tool's lookup found, asked once for at most `attempt.remaining()` seconds.
 
     Unclear after any exception, after a timeout, and for what is no `Found`, `Absent` or `Unclear`.
-    Raises only cancellation.
+    Raises only cancellation. `hide` takes credentials out of an error before that is cut to its length.
     """
     if tool.lookup is None:
         return Unclear(f"tool {tool.name} has no lookup")
@@ -184,7 +186,7 @@ async def ask_python(tool: Tool, args: BaseModel, attempt: Attempt, executor: Ex
     except asyncio.CancelledError:
         raise
     except BaseException as error:  # noqa: BLE001 - SystemExit and its kind would end the loop for everybody
-        return Unclear(told(error))
+        return Unclear(told(error, hide=hide))
 
 
 def _returned(tool: Tool, args: BaseModel, result: Any, hide: Hide | None) -> Outcome:
