@@ -166,7 +166,7 @@ def _tried(tool: Tool, args: BaseModel) -> Iterator[_Missed]:
     for part, attempt in parts.items():
         try:
             attempt()
-        except Exception as error:  # noqa: BLE001 - the functions are the application's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the functions are the application's code
             yield _Missed(part, told(error), _ours(error))
 
 
@@ -175,7 +175,7 @@ def _passes(tool: Tool, args: BaseModel) -> None:
         raise ValueError("it refuses these arguments")
 
 
-def _ours(error: Exception) -> bool:
+def _ours(error: BaseException) -> bool:
     """Whether it is the engine that refused, not the application's own function that failed."""
     trace, last = error.__traceback__, ""
     while trace is not None:
@@ -274,7 +274,7 @@ def _offsets(
             offset = tool.compensation(args, result, receipt)
         except UsageError as error:
             return [str(error)], []
-        except Exception as error:  # noqa: BLE001 - the compensation is the application's code
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the compensation is the application's code
             notes.append(f"its compensation was not tried: made-up values give {told(error)}")
             continue
         problem, note = _proposed(offset, tools)

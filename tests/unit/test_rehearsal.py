@@ -1,6 +1,7 @@
 """What is declared is tried when it is declared."""
 
 import re
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
@@ -226,6 +227,15 @@ def test_what_made_up_values_cannot_show_is_a_note_and_stops_nothing(
     assert made.check() == []
     (note,) = made.notes()
     assert re.search(said, note), note
+
+
+@pytest.mark.parametrize("declared", ["request", "compensate"])
+def test_a_function_that_ends_its_process_is_a_note(declared: str) -> None:
+    ending: dict[str, Any] = {declared: lambda *_given: sys.exit(0)}
+    made = app_of(**ending)
+    assert made.check() == []
+    (note,) = made.notes()
+    assert "SystemExit" in note
 
 
 def test_an_example_takes_the_place_of_what_is_made_up() -> None:
