@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -66,6 +67,14 @@ def own_address(text: str) -> None:
             _OWN.add(password)
         else:
             _OWN.add(f":{password}@", f"password={password}", f"password='{password}'")
+
+
+def own_environment(dsn: str) -> None:
+    """So is the password that libpq takes from the environment, but for one that is the login's name."""
+    password = os.environ.get("PGPASSWORD", "")
+    user = os.environ.get("PGUSER", "")
+    if password not in {"", user} and f"//{password}@" not in dsn and f"user={password}" not in dsn:
+        own(password)
 
 
 def own_values() -> tuple[str, ...]:

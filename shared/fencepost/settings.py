@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from fencepost.errors import UsageError
 from fencepost.misfits import misfits
 from fencepost.names import named
-from fencepost.redaction import hidden, own, own_address
+from fencepost.redaction import hidden, own, own_address, own_environment
 
 PREFIX = "FENCEPOST_"
 FILE = "_FILE"
@@ -259,4 +259,5 @@ def load_settings(**overrides: object) -> Settings:
         raise UsageError("; ".join(problems)) from None
     own_address(settings.dsn)
     own_address(settings.redis_url)
+    own_environment(settings.dsn)
     return settings

@@ -99,6 +99,15 @@ def test_settings_say_what_is_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> N
     assert redaction.hidden(f"{PASSWORD} of-the-broker a-secret-of-mail") == "*** *** ***"
 
 
+@pytest.mark.parametrize(("user", "shown"), [("me", "***"), ("of-the-environment", "of-the-environment")])
+def test_the_password_of_libpqs_environment_is_hidden_too(
+    monkeypatch: pytest.MonkeyPatch, user: str, shown: str
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "of-the-environment")
+    load_settings(dsn=f"postgresql://{user}@host/db", redis_url="redis://h/0")
+    assert redaction.hidden("of-the-environment") == shown
+
+
 def test_a_name_that_is_its_own_password_hides_no_word() -> None:
     redaction.own_address("postgresql://postgres:postgres@host/db")
     assert redaction.hidden("postgres") == "postgres"
