@@ -6,7 +6,10 @@ made, a result is stored and read back; nothing is sent, and no Python tool is r
 them, is a problem: what the application's functions make of an unlikely value is a note.
 """
 
+import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from typing import Any, Final, get_args
 
@@ -47,7 +50,20 @@ class _Missed:
 
 
 def rehearse(tool: Tool, tools: Mapping[str, Tool]) -> Rehearsed:
-    """The trial of one tool; `tools` are those that its compensation may propose."""
+    """The trial of one tool; `tools` are those that its compensation may propose.
+
+    What its functions print goes to standard error, and a process that one of them forks ends here.
+    """
+    pid = os.getpid()
+    try:
+        with redirect_stdout(sys.stderr):
+            return _rehearsed(tool, tools)
+    finally:
+        if os.getpid() != pid:
+            os._exit(1)
+
+
+def _rehearsed(tool: Tool, tools: Mapping[str, Tool]) -> Rehearsed:
     if hidden := sorted(set(_hidden(tool.arguments))):
         return Rehearsed(tuple(hidden))
     try:

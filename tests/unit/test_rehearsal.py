@@ -1,6 +1,7 @@
 """What is declared is tried when it is declared."""
 
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -236,6 +237,36 @@ def test_a_function_that_ends_its_process_is_a_note(declared: str) -> None:
     assert made.check() == []
     (note,) = made.notes()
     assert "SystemExit" in note
+
+
+def test_what_a_function_prints_is_no_output_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    def request(args: Any) -> Request:
+        sys.stdout.write(f"building {args.order}\n")
+        return Request.post("/x")
+
+    assert app_of(request=request).check() == []
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert "building sample" in said.err
+
+
+def test_a_process_that_a_function_forks_ends_with_the_trial(tmp_path: Path) -> None:
+    trace = tmp_path / "trace"
+    program = (
+        "import os\n"
+        "from tests.unit.test_rehearsal import Request, app_of\n"
+        "def request(args):\n"
+        "    os.fork()\n"
+        "    return Request.post('/x')\n"
+        "assert app_of(request=request).check() == []\n"
+        f"os.write(os.open({str(trace)!r}, os.O_WRONLY | os.O_CREAT | os.O_APPEND), b'.')\n"
+    )
+    root = Path(__file__).parents[2]
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, stdout=subprocess.PIPE, check=True, timeout=60
+    )
+    assert ended.stdout == b"", "and all of them have ended, for nobody holds the pipe any more"
+    assert trace.read_text() == "."
 
 
 def test_an_example_takes_the_place_of_what_is_made_up() -> None:
