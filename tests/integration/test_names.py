@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
+from uuid import UUID
 
 import psycopg
 import pytest
@@ -60,6 +61,23 @@ def test_python_and_postgres_take_the_same_texts_for_names(bench: Bench, kind: s
 
 LATER = datetime(2100, 1, 1, tzinfo=UTC)
 SAID: Any = {"by": "ops:pat", "reason": "a test"}
+_MOMENT = datetime(2026, 1, 1, tzinfo=UTC)
+FILLED: dict[str, Any] = {
+    "text": "x",
+    "uuid": UUID(int=1),
+    "bigint": 9_000_000,
+    "integer": 1,
+    "boolean": False,
+    "timestamp with time zone": _MOMENT,
+    "jsonb": "1",
+}
+_TOKEN = {"principals": '["svc:x"]', "created_by": "ops:pat"}
+GIVEN: dict[tuple[str, str], dict[str, Any]] = {
+    ("delegations", "revoked_by"): {"made_by": "ops:pat", "revoked_at": _MOMENT},
+    ("memory", "erased_by"): {"erased_at": _MOMENT, "erased_reason": "asked to"},
+    ("api_tokens", "created_by"): _TOKEN,
+    ("api_tokens", "revoked_by"): _TOKEN | {"revoked_at": _MOMENT},
+}
 ENTRIES: dict[str, Callable[[Any, str], object]] = {
     "run request, principal": lambda _, name: RunRequest(
         planner="p", input=1, run_key="k", tenant="shop", principal=name, deadline=timedelta(1)
@@ -85,6 +103,46 @@ ENTRIES: dict[str, Callable[[Any, str], object]] = {
     "repin": lambda _, name: Office.repin(cast("Any", None), "shop", cast("Any", None), 2, name, "r", seen=1),
     "intake": lambda _, name: Settings(intake_principal=name or " "),
 }
+
+
+PERSONS = (
+    ("principals", "changed_by"),
+    ("delegations", "made_by"),
+    ("delegations", "revoked_by"),
+    ("withdrawn", "withdrawn_by"),
+    ("authority_changes", "made_by"),
+    ("epochs", "released_by"),
+    ("memory", "erased_by"),
+    ("api_tokens", "created_by"),
+    ("api_tokens", "revoked_by"),
+    ("policies", "published_by"),
+    ("signals", "sender"),
+)
+"""Every column in which a person says who decides."""
+
+
+@pytest.mark.parametrize(("table", "column"), PERSONS)
+def test_whoever_writes_a_row_by_hand_has_one_spelling_too(bench: Bench, table: str, column: str) -> None:
+    with bench.owner.transaction(force_rollback=True):
+        bench.owner.execute("SET LOCAL session_replication_role = replica")  # the guards would object first
+        required = bench.sql(
+            "SELECT a.attname, format_type(a.atttypid, NULL) FROM pg_attribute a WHERE a.attnotnull AND "
+            "a.attnum > 0 AND a.attgenerated = '' AND NOT a.atthasdef AND a.attrelid = %s::regclass",
+            f"fencepost.{table}",
+        )
+        filled = {str(name): FILLED[str(kind)] for name, kind in required} | GIVEN.get((table, column), {})
+        for name, refused in (("mgr:anna", False), *((other, True) for other in OTHERS)):
+            row = filled | {column: name}
+            places = ", ".join(["%s"] * len(row))
+            insert = f"INSERT INTO fencepost.{table} ({', '.join(row)}) VALUES ({places})"
+            bench.owner.execute("SAVEPOINT one")
+            try:
+                bench.owner.execute(cast("Any", insert), list(row.values()))
+            except psycopg.errors.CheckViolation:
+                assert refused, name
+            else:
+                assert not refused, ascii(name)
+            bench.owner.execute("ROLLBACK TO SAVEPOINT one")
 
 
 @pytest.mark.parametrize("entry", ENTRIES)

@@ -6,7 +6,7 @@ from sqlalchemy import CheckConstraint, Column, Index, Integer, PrimaryKeyConstr
 from sqlalchemy.dialects.postgresql import JSONB
 
 from fencepost import names
-from fencepost.ledger.schema import col, instant, metadata, named
+from fencepost.ledger.schema import col, decided, instant, metadata, named
 
 # Messages to a run, numbered from 1 in the order they were taken; append-only. Only `signal_run` writes them.
 signals = Table(
@@ -44,6 +44,7 @@ api_tokens = Table(
     col("revoked_by", Text, null=True),
     PrimaryKeyConstraint("id"),
     named("api_tokens", "tenant"),
+    decided("api_tokens", "created_by", "revoked_by"),
     CheckConstraint(
         f'principals ~ \'^\\["{names.NAME}"(, "{names.NAME}")*\\]$\'', name="api_tokens_principals_check"
     ),

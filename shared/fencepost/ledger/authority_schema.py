@@ -17,7 +17,7 @@ from sqlalchemy import (
 )
 
 from fencepost import names
-from fencepost.ledger.schema import col, instant, metadata, named
+from fencepost.ledger.schema import col, decided, instant, metadata, named
 
 _ROLES = (
     "jsonb_typeof(roles::jsonb) = 'array'"
@@ -65,6 +65,7 @@ principals = Table(
     col("version", BigInteger, default="1"),
     PrimaryKeyConstraint("principal", "tenant"),
     named("principals", "tenant", "principal"),
+    decided("principals", "changed_by"),
     CheckConstraint(_ROLES, name="principals_roles_check"),
     CheckConstraint(_told("changed_at", "disabled_at"), name="principals_moments_check"),
 )
@@ -86,6 +87,7 @@ delegations = Table(
     col("revoked_by", Text, null=True),
     PrimaryKeyConstraint("id", "tenant"),
     named("delegations", "tenant", "principal", "delegate"),
+    decided("delegations", "made_by", "revoked_by"),
     CheckConstraint(_told("since", "until", "revoked_at"), name="delegations_moments_check"),
     Index("delegations_delegate", "delegate", postgresql_where=text("revoked_at IS NULL")),
 )
@@ -99,6 +101,7 @@ withdrawn = Table(
     col("withdrawn_by", Text),
     col("reason", Text),
     PrimaryKeyConstraint("tool", "version"),
+    decided("withdrawn", "withdrawn_by"),
     CheckConstraint(_told("withdrawn_at"), name="withdrawn_moments_check"),
 )
 
@@ -117,6 +120,7 @@ authority_changes = Table(
     col("change", Text),
     col("said", Text),
     PrimaryKeyConstraint("id", "tenant"),
+    decided("authority_changes", "made_by"),
 )
 
 # What of an allowance is used and held, per subject and window; a row that is not there is unused. The key is

@@ -16,7 +16,7 @@ from sqlalchemy import (
     Uuid,
 )
 
-from fencepost.ledger.schema import col, instant, metadata
+from fencepost.ledger.schema import col, decided, instant, metadata
 from fencepost.memory_port import MAX_VALUE_BYTES
 
 # Every version of every key, for ever: only its value may be erased. A tenant's keys are read in order;
@@ -43,6 +43,7 @@ memory = Table(
     PrimaryKeyConstraint("space", "tenant", "key", "version"),
     UniqueConstraint("operation", "tenant"),
     CheckConstraint(f"octet_length(value) <= {MAX_VALUE_BYTES}", name="memory_value_check"),
+    decided("memory", "erased_by"),
     CheckConstraint(
         "num_nonnulls(erased_at, erased_by, erased_reason) IN (0, 3)", name="memory_erased_check"
     ),

@@ -72,6 +72,12 @@ def named(table: str, *columns: str, kind: str | None = None) -> CheckConstraint
     return CheckConstraint(rule, name=f"{table}_names_check")
 
 
+def decided(table: str, *columns: str) -> CheckConstraint:
+    """What refuses a row in which whoever decides is no name; nobody, or nobody yet, is fine."""
+    rule = " AND ".join(names.sql(column, "by") for column in columns)
+    return CheckConstraint(rule, name=f"{table}_decided_check")
+
+
 def _presented() -> list[Column[Any]]:
     return [
         col("presented_owner", Text, null=True),
@@ -389,6 +395,7 @@ epochs = Table(
     col("release_reason", Text, null=True),
     col("marked", Boolean, default="true"),
     PrimaryKeyConstraint("epoch"),
+    decided("epochs", "released_by"),  # one that opens by itself says its login, whatever that is
 )
 
 # One row per audit that was done while the ledger was held: a release asks for them.
