@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Iterator
+from enum import Enum
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -93,14 +94,16 @@ def hidden(text: str) -> str:
 
 
 def hidden_body(body: dict[str, Any]) -> dict[str, Any]:
-    """An event's body with its texts for people hidden; the very body where nothing is found in any."""
+    """An event's body with its texts for people hidden, but for words of a closed set, such as why a run
+    stops; the very body where nothing is found in any.
+    """
     without = _walked(body, told=False) if _OWN.forms else body
     return body if without == body else without
 
 
 def _walked(value: Any, *, told: bool) -> Any:
     if isinstance(value, str):
-        return hidden(value) if told else value
+        return hidden(value) if told and not isinstance(value, Enum) else value
     if isinstance(value, dict):
         return {name: _walked(one, told=told or name in TEXTS) for name, one in value.items()}
     if isinstance(value, list | tuple):

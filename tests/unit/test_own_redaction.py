@@ -13,6 +13,7 @@ import pytest
 from fencepost import redaction
 from fencepost.canonical import sanitize
 from fencepost.settings import load_settings, redact
+from fencepost.states import StopReason
 from fencepost_ops.api.problems import Problem
 
 PASSWORD = "p@ss/w ord+é%'\"<&1"
@@ -84,6 +85,12 @@ def test_of_an_event_texts_are_hidden_and_data_is_not() -> None:
     }
     plain = {"message": "nothing"}
     assert redaction.hidden_body(plain) is plain
+
+
+def test_a_password_that_is_a_word_of_ours_hides_no_stop_reason() -> None:
+    redaction.own("operator")
+    body = {"reason": StopReason.OPERATOR}
+    assert redaction.hidden_body(body) is body
 
 
 def test_a_problem_that_is_answered_shows_no_password() -> None:

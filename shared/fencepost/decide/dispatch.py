@@ -118,7 +118,8 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
     if call.operation is None:
         return None
     held = fold.operations[call.operation]
-    meaning = prints.meaning(tool, call.operation, call.request or command.request)
+    own = held.call == call.id
+    meaning = None if own else prints.meaning(tool, call.operation, call.request or command.request)
     rule, why = children.admit(fold, held, call, tool.contract, meaning)
     if rule == operations.Rule.REJECT:
         return _refuse(fold, call, refused_key(why), fence)
@@ -133,7 +134,7 @@ def _key(fold: Fold, call: Call, tool: Tool, command: ClaimCall) -> Answer | Non
         fold.emit(E.RESULT_REUSED, {**body, "from": str(held.call), **outside}, call=call.id)
         fold.set_operation(replace(held, reused=held.reused + (held.run != call.run)))
         return _end(fold, call)
-    if held.call != call.id:
+    if not own:
         fold.set_operation(operations.take(held, call))
     if call.compensates is not None and fold.operations[call.compensates].reused:
         return _reject(fold, call, 7, "shared", "another run has taken the result of this effect", fence)

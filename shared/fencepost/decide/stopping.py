@@ -37,7 +37,7 @@ def stop(fold: Fold, reason: StopReason, detail: str | None = None, *, asked: bo
     if asked and asking(fold.run):
         body = {"code": "stopped", "message": str(reason), "ready_at": rfc3339(fold.now)}
         fold.emit(E.MODEL_OUTCOME_UNKNOWN, body | settled(fold.run, None))
-    fold.emit(E.RUN_STOPPING, {"reason": str(reason), "detail": detail, "fence": fold.run_fence()})
+    fold.emit(E.RUN_STOPPING, {"reason": reason, "detail": detail, "fence": fold.run_fence()})
     for call in list(fold.view.open_calls()):
         if call.state in CALL_UNSENT and not call.doubt:
             cancel_call(fold, call, f"the run stopped: {reason}")
