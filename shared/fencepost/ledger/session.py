@@ -22,10 +22,7 @@ PLAIN: Final[Mapping[str, str]] = MappingProxyType(
     {"TimeZone": "UTC", "DateStyle": "ISO, MDY", "IntervalStyle": "postgres", "client_encoding": "UTF8"}
 )
 _INSTANT: Final = psycopg.adapters.types["timestamptz"].oid
-_WEAK: Final = (
-    "off",
-    "local",
-)  # of synchronous_commit: such a commit may vanish
+_WEAK: Final = ("off", "local")  # of synchronous_commit: such a commit may vanish
 _SET: Final = """
 SELECT name, set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS s (name, value)
 """

@@ -71,7 +71,8 @@ def setup(form: Form, level: Level, text: str = TEXT, *, others: int = logging.I
     """Render all lines of this process in this form from now on, unless whoever embeds it has set up logging
     already. UsageError without structlog, for JSON.
     """
-    sys.excepthook = uncaught
+    if sys.excepthook is sys.__excepthook__:
+        sys.excepthook = uncaught
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _of_thread
     root = logging.getLogger()

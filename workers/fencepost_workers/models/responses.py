@@ -95,9 +95,8 @@ class Responses:
             piece.add(text)
 
     def _same(self, index: int | None, arguments: str) -> None:
-        if (
-            self.facts.faults or not arguments
-        ):  # nothing of it is used; joining what is streamed each time would be dear
+        # Of what has faults nothing is used, and joining what is streamed each time would be dear.
+        if self.facts.faults or not arguments:
             return
         _, piece, _ = self._open.get(index, _NONE)
         if piece is None or piece.arguments != arguments:

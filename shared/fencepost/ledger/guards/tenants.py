@@ -40,21 +40,21 @@ CONFINED: Final = """pg_has_role(session_user, 'fencepost_api', 'member')
        AND p_tenant <> ALL (fencepost.bearers())"""
 """Of a function with its owner's rights: whether it is asked by the interface for a tenant of no token."""
 
+_LIVES: Final = "t.revoked_at IS NULL AND coalesce(t.expires_at > fencepost.now(), true)"
+_PRESENTED: Final = f"""
+    FROM unnest(string_to_array(current_setting('fencepost.tokens', true), ',')) AS said
+    JOIN fencepost.api_tokens t ON t.id = split_part(said, ':', 1) AND t.digest = split_part(said, ':', 2)
+    WHERE {_LIVES}"""
+
 TENANTS: Final = f"""
 CREATE FUNCTION fencepost.bearers() RETURNS text[] LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(DISTINCT t.tenant), '{{}}')
-    FROM unnest(string_to_array(current_setting('fencepost.tokens', true), ',')) AS said
-    JOIN fencepost.api_tokens t ON t.id = split_part(said, ':', 1) AND t.digest = split_part(said, ':', 2)
-    WHERE t.revoked_at IS NULL AND coalesce(t.expires_at > fencepost.now(), true)
+    SELECT coalesce(array_agg(DISTINCT t.tenant), '{{}}'){_PRESENTED}
 $$;
 REVOKE ALL ON FUNCTION fencepost.bearers FROM PUBLIC;
 CREATE FUNCTION fencepost.living_tokens() RETURNS text[] LANGUAGE sql STABLE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT coalesce(array_agg(t.id || ':' || t.digest), '{{}}')
-    FROM unnest(string_to_array(current_setting('fencepost.tokens', true), ',')) AS said
-    JOIN fencepost.api_tokens t ON t.id = split_part(said, ':', 1) AND t.digest = split_part(said, ':', 2)
-    WHERE t.revoked_at IS NULL AND coalesce(t.expires_at > fencepost.now(), true)
+    SELECT coalesce(array_agg(t.id || ':' || t.digest), '{{}}'){_PRESENTED}
 $$;
 REVOKE ALL ON FUNCTION fencepost.living_tokens FROM PUBLIC;
 CREATE FUNCTION fencepost.bearer(p_id text, p_digest text)
@@ -63,12 +63,10 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     -- Its use is noted to the minute: a busy one costs an update a minute.
     UPDATE fencepost.api_tokens t SET last_used_at = fencepost.now()
-    WHERE t.id = p_id AND t.digest = p_digest AND t.revoked_at IS NULL
-        AND coalesce(t.expires_at > fencepost.now(), true)
+    WHERE t.id = p_id AND t.digest = p_digest AND {_LIVES}
         AND coalesce(t.last_used_at < fencepost.now() - interval '1 min', true);
     RETURN QUERY SELECT t.id, t.tenant, t.principals, t.scopes FROM fencepost.api_tokens t
-    WHERE t.id = p_id AND t.digest = p_digest AND t.revoked_at IS NULL
-        AND coalesce(t.expires_at > fencepost.now(), true);
+    WHERE t.id = p_id AND t.digest = p_digest AND {_LIVES};
 END $$;
 REVOKE ALL ON FUNCTION fencepost.bearer FROM PUBLIC;
 {_POLICIES}
