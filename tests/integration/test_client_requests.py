@@ -115,7 +115,7 @@ def test_the_doctor_finds_no_retry_in_what_we_ship() -> None:
         connect("redis://127.0.0.1:1/0", size=1),
         Doorbell("redis://127.0.0.1:1/0")._redis,
         relay._app,
-        HttpEngine()._pools._client(Reach()),
+        HttpEngine()._pools._client(Reach(), 1.0),
     ]
     for client in clients:
         looked = look(client)

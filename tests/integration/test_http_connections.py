@@ -7,6 +7,7 @@ import pytest
 
 from fencepost.outcomes import Answered, Lost, NotSent, Refused, Sent, classify
 from fencepost.tools import Request
+from fencepost_workers.tools import http
 from fencepost_workers.tools.http import POOL_SIZE, HttpEngine
 from tests.integration.http_sending import DEADLINE, send, sent_to
 from tests.integration.raw_server import Answer, RawServer, hangs, raw, resets, says
@@ -34,6 +35,20 @@ def test_a_kept_connection_that_was_closed_meanwhile_is_not_used() -> None:
             assert isinstance(first, Answered)
             assert isinstance(second, Answered)
             assert (len(server.requests), server.connections) == (2, 2)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_nobody_could_repeat_goes_over_no_connection_that_was_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(http, "UNREPEATED_KEEPALIVE_S", 0.0)
+        async with RawServer([says("200 OK")]) as server, HttpEngine() as engine:
+            for unrepeated in (False, False, True, True):
+                sent = await send(engine, server.stored(), unrepeated=unrepeated)
+                assert isinstance(sent, Answered)
+            assert server.connections == 3
 
     asyncio.run(scenario())
 

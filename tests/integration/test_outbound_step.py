@@ -146,7 +146,7 @@ class Web:
         pools: Any = self.shop.worker.engine._pools
         for client in pools._clients:
             self.on_loop(client.aclose())
-        pools._clients, pools._reaches, pools._busy = [], [], []
+        pools._clients, pools._kinds, pools._busy = [], [], []
         before, pools._resolver = pools._resolver, resolve
         try:
             yield asked

@@ -274,9 +274,9 @@ def test_a_client_that_sends_again_by_itself_is_seen_on_the_wire_and_put_on_reco
     engine = till.shop.worker.engine
     once = engine._exchange
 
-    async def sent_again(request: Any, reach: Any) -> Response:
-        await once(request, reach)
-        return await once(request, reach)
+    async def sent_again(request: Any, reach: Any, unrepeated: bool) -> Response:
+        await once(request, reach, unrepeated)
+        return await once(request, reach, unrepeated)
 
     with till.server(says("503 Service Unavailable"), says("200 OK")) as server:
         till.shop.planned("a")

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from fencepost import commands as c
 from fencepost.canonical import sanitize
 from fencepost.clock import uuid7
+from fencepost.contracts import Effect, Never
 from fencepost.doubts import SENT_LATE
 from fencepost.errors import FaultInjected, UsageError
 from fencepost.ledger.reads import Prepared
@@ -218,7 +219,9 @@ async def _send(
     if tool.kind == "mcp":
         sent = await mcp.by(role.worker.mcp, tool, stored, repeat=order.repeat, **how)
     else:
-        sent = await redirects.send(role.worker.engine, tool, stored, **how)
+        never = tool.effect is not Effect.READ and isinstance(tool.contract.repeat, Never)
+        unrepeated = never and not tool.has_lookup
+        sent = await redirects.send(role.worker.engine, tool, stored, unrepeated=unrepeated, **how)
     if sent.requests > 1:
         log.error(
             "call %s, attempt %d: %d effect requests went on the wire; something retries behind our back",

@@ -78,6 +78,7 @@ class Sends(Protocol):
         headers: Sequence[tuple[str, str]] = (),
         capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
+        unrepeated: bool = False,
     ) -> Sent:
         """See `HttpEngine.send`."""
         ...

@@ -219,6 +219,7 @@ class _Engine:
         headers: Sequence[tuple[str, str]] = (),
         capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
+        unrepeated: bool = False,
     ) -> Sent:
         self._host.check()
         self._host.about = UUID(correlation["call"]) if "call" in correlation else None
@@ -228,6 +229,7 @@ class _Engine:
                 return await real.send(
                     stored, allowed=allowed, key=key, deadline=deadline, until=until,
                     correlation=correlation, headers=headers, capability=capability, kind=kind,
+                    unrepeated=unrepeated,
                 )  # fmt: skip
         try:
             target = allowed.admit(stored.target)

@@ -40,6 +40,9 @@ POOL_SIZE: Final = 4  # requests at a time in one pool of connections
 KEEPALIVE_S: Final = 2.0
 """Shorter than servers keep idle connections, so that we rarely write into one that was just closed."""
 
+UNREPEATED_KEEPALIVE_S: Final = 0.2
+"""The same for a request that nobody could ask about or repeat, so that a closing server loses none."""
+
 ARRIVED_PASSES: Final = 50
 """Turns of the event loop in which an answer that lies in the socket is read, a mebibyte of it too."""
 ARRIVED_S: Final = 1.0
@@ -149,17 +152,22 @@ class _Pools:
         self._keepalive_s = keepalive_s
         self._most_bytes = most_bytes
         self._clients: list[httpx2.AsyncClient] = []
-        self._reaches: list[Reach] = []
+        self._kinds: list[tuple[Reach, float]] = []
         self._busy: list[int] = []
 
     @contextmanager
-    def least(self, reach: Reach) -> Iterator[httpx2.AsyncClient]:
-        """A client for one request; one more where all of this reach are full."""
-        free = (n for n, busy in enumerate(self._busy) if busy < POOL_SIZE and self._reaches[n] == reach)
+    def least(self, reach: Reach, *, unrepeated: bool) -> Iterator[httpx2.AsyncClient]:
+        """A client for one request; one more where all of this reach are full.
+
+        For one that is `unrepeated`, among those whose connections were used a moment ago or are new.
+        """
+        kept = min(self._keepalive_s, UNREPEATED_KEEPALIVE_S) if unrepeated else self._keepalive_s
+        kind = (reach, kept)
+        free = (n for n, busy in enumerate(self._busy) if busy < POOL_SIZE and self._kinds[n] == kind)
         number = next(free, len(self._busy))
         if number == len(self._busy):
-            self._clients.append(self._client(reach))
-            self._reaches.append(reach)
+            self._clients.append(self._client(*kind))
+            self._kinds.append(kind)
             self._busy.append(0)
         self._busy[number] += 1
         try:
@@ -167,14 +175,14 @@ class _Pools:
         finally:
             self._busy[number] -= 1
 
-    def _client(self, reach: Reach) -> httpx2.AsyncClient:
+    def _client(self, reach: Reach, keepalive_s: float) -> httpx2.AsyncClient:
         return httpx2.AsyncClient(
             transport=Transport(
                 reach,
                 self._resolver,
                 self._verify,
                 kept=POOL_SIZE,
-                keepalive_s=self._keepalive_s,
+                keepalive_s=keepalive_s,
                 most_bytes=self._most_bytes,
             ),
             timeout=None,  # the attempt's time is the only one; the library's own is five seconds
@@ -236,6 +244,7 @@ class HttpEngine:
         headers: Sequence[tuple[str, str]] = (),
         capability: tuple[str, str] | None = None,
         kind: Kind = "effect",
+        unrepeated: bool = False,
     ) -> Sent:
         """Send the stored bytes once and say what happened; raises nothing but cancellation.
 
@@ -246,7 +255,8 @@ class HttpEngine:
         Where it may go is what `allowed` says, its addresses included; elsewhere nothing is sent.
         `until` is when the attempt's time ends, by `boottime()`, over all phases together; a request that
         would begin to leave after it is held back. NotSent only if no byte of the request can have left; a
-        timeout, a reset, half an answer or too long a one is Lost.
+        timeout, a reset, half an answer or too long a one is Lost. One that is `unrepeated` goes over no
+        connection that was idle for longer than `UNREPEATED_KEEPALIVE_S`.
         """
         timeout = until - boottime()
         if timeout <= 0:
@@ -259,7 +269,7 @@ class HttpEngine:
             target = allowed.admit(stored.target)
             theirs = headers if allowed.trusts(target) else ()
             request = _request(stored, [*stored.headers, *theirs, *ours], wire)
-            exchange = self._exchange(request, allowed.reach(target))
+            exchange = self._exchange(request, allowed.reach(target), unrepeated)
             return Answered(await _in_time(exchange, timeout, wire), wire.touched, late=wire.late)
         except Exception as error:  # noqa: BLE001 - every way of failing is either before the wire or unknown
             return _failed(error, wire, timeout)
@@ -267,8 +277,8 @@ class HttpEngine:
             self.requests_sent[kind] += wire.touched
             await wire.drop_unused()
 
-    async def _exchange(self, request: httpx2.Request, reach: Reach) -> Response:
-        with self._pools.least(reach) as client:
+    async def _exchange(self, request: httpx2.Request, reach: Reach, unrepeated: bool) -> Response:
+        with self._pools.least(reach, unrepeated=unrepeated) as client:
             response = await client.send(request, stream=True)
             try:
                 body = bytearray()
