@@ -163,6 +163,7 @@ def test_a_postgres_that_goes_away_is_waited_for_and_nothing_is_missed(bench: Be
     assert child.stderr is not None
     read_until(child, "DispatchIntentRecorded")
     read_until(fleet, '"ACTING": 1')
+    limit = bench.sql("SELECT rolconnlimit FROM pg_roles WHERE rolname = 'fencepost_reader_login'")[0][0]
     bench.sql("ALTER ROLE fencepost_reader_login CONNECTION LIMIT 0")
     try:
         bench.sql(
@@ -173,7 +174,7 @@ def test_a_postgres_that_goes_away_is_waited_for_and_nothing_is_missed(bench: Be
         read_until(fleet, '"kind": "away"')
         bench.succeed(run, call)
     finally:
-        bench.sql("ALTER ROLE fencepost_reader_login CONNECTION LIMIT -1")
+        bench.sql(f"ALTER ROLE fencepost_reader_login CONNECTION LIMIT {limit}")
     read_until(fleet, '"kind": "back"')
     fleet.send_signal(signal.SIGINT)
     bench.finish(run)

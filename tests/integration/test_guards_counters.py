@@ -32,7 +32,7 @@ def values_of(kind: type, *but: str) -> dict[str, Any]:
 REQUEST = ("tenant", "id", "run_key", "planner", "planner_version", "principal", "request", "on_stop")
 PLACED = ("root", "parent", "parent_call", "depth", "traceparent")
 RUN_COLUMNS = values_of(Run, *REQUEST, *PLACED, "created_at", "deadline", "seq", "head_hash")
-RUN_COLUMNS |= {"bytes": 10**9}
+RUN_COLUMNS |= {"bytes": 10**9, "owed": '["x"]'}
 PLACE = ("tenant", "id", "run", "turn", "ordinal", "label", "tool", "tool_version", "effect", "operation")
 PROPOSED = (*PLACE, "scope", "compensates", "arguments", "arguments_hash", "required", "resource")
 CALL_COLUMNS = values_of(Call, *PROPOSED, "version") | {"doubt": False}
@@ -157,7 +157,7 @@ def test_nothing_of_a_run_changes_without_an_event(planning: RunTarget, column: 
 COUNTED = {"open", "unsettled", "repairs", "awaiting", "detached", "ready_at", "calls_sum"}
 """What the outcome of a call changes in its run."""
 TOLD = {"tainted", "tokens", "cost", "held_tokens", "held_cost", "below", "attempts", "calls", "requests"}
-TOLD |= {"bytes", "written", "effects", "unknowns"}
+TOLD |= {"bytes", "written", "effects", "unknowns", "owed"}
 """What needs no word but the event that says so."""
 
 

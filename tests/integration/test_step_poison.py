@@ -82,7 +82,9 @@ def corrupt(shop: Shop, bad: UUID) -> None:
         " RETURN true; END$$"
     )
     shop.sql("ALTER TABLE fencepost.calls ENABLE ROW LEVEL SECURITY")
-    shop.sql("CREATE POLICY readable ON fencepost.calls USING (readable(id)) WITH CHECK (true)")
+    shop.sql(
+        "CREATE POLICY readable ON fencepost.calls AS RESTRICTIVE USING (readable(id)) WITH CHECK (true)"
+    )
 
 
 def unmade(shop: Shop, bad: UUID) -> Dispatcher:

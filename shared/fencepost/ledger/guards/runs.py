@@ -70,8 +70,9 @@ _UNCHANGING = f"""
                         SELECT json_agg(o ->> 'call' ORDER BY o ->> 'call')
                         FROM json_array_elements(e.body -> 'not_offset') AS o WHERE o ->> 'owed' = 'true'
                     )::jsonb, '[]') = coalesce(NEW.owed::jsonb, '[]')
-                    ELSE NEW.status = OLD.status AND e.type IN ('RepairDecided', 'RepairRequested')
-                        OR e.type = 'RepairDecided' AND NEW.owed IS NULL END) THEN
+                    WHEN 'RepairRequested' THEN NEW.status = OLD.status
+                        AND coalesce(NEW.owed::jsonb, '[]') <@ coalesce(OLD.owed::jsonb, '[]')
+                    ELSE e.type = 'RepairDecided' AND (NEW.status = OLD.status OR NEW.owed IS NULL) END) THEN
             RAISE EXCEPTION 'run %: what it owes comes with the event that says so', NEW.id
                 USING ERRCODE = 'FP004';
         END IF;
