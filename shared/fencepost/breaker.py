@@ -33,6 +33,7 @@ FORGET: Final = timedelta(minutes=1)
 """Failures further apart than this are not in a row, however little was asked between them."""
 _LEAST_SPREAD: Final = timedelta(milliseconds=200)
 _MOST_SPREAD: Final = timedelta(seconds=30)
+_PROBE_SPREAD: Final = timedelta(seconds=5)
 _SECOND: Final = timedelta(seconds=1)
 _SETTLES: Final = 0.1  # seconds' worth of a rate that may start at once, so that lists are claimed as lists
 _MOST_DOUBLINGS: Final = 16
@@ -287,14 +288,17 @@ def wake_at(blocked: Blocked, held: Health, *, now: datetime, last: datetime, ra
     """When a blocked call is looked at again: a while after the dependency may be tried, each its own.
 
     The while grows with the age of the trouble, from a fifth of a second to half a minute, so that a call
-    writes some ten lines in the first minutes of an outage and two a minute from then on. Before `last`, the
-    last instant at which it makes sense; None where the dependency stays closed until then.
+    writes some ten lines in the first minutes of an outage and two a minute from then on. While others find
+    out whether it works again that is no longer than a probe takes, as a rule, so that who meets that moment
+    is not left waiting once it does. Before `last`, the last instant at which it makes sense; None where the
+    dependency stays closed until then.
     """
     base = max(now, blocked.from_)
     if base >= last:
         return None
     age = now - held.opened_at if held.opened_at is not None else timedelta(0)
-    spread = min(max(age / 2, _LEAST_SPREAD), _MOST_SPREAD)
+    most = _PROBE_SPREAD if blocked.state == State.HALF_OPEN else _MOST_SPREAD
+    spread = min(max(age / 2, _LEAST_SPREAD), most)
     due = plus(base, spread * (0.5 + rand / 2))
     return due if due < last else base + (last - base) * (rand / 2)
 

@@ -250,15 +250,22 @@ def test_whoever_waits_comes_back_at_a_time_of_its_own(age_s: float, rand: float
 
 def test_a_call_that_waits_ten_minutes_is_put_off_some_forty_times() -> None:
     at, times = NOW, 0
-    held = replace(NEW, state=State.HALF_OPEN, opened_at=NOW)
+    held = replace(NEW, state=State.OPEN, opened_at=NOW)
     while at < NOW + timedelta(minutes=10):
-        found = wake_at(
-            Blocked(at, State.HALF_OPEN, ""), held, now=at, last=NOW + timedelta(days=1), rand=0.5
-        )
+        found = wake_at(Blocked(at, State.OPEN, ""), held, now=at, last=NOW + timedelta(days=1), rand=0.5)
         assert found is not None
         assert found > at
         at, times = found, times + 1
     assert 25 <= times <= 45
+
+
+@pytest.mark.parametrize("age_s", [0, 10, 600])
+def test_who_meets_the_moment_in_which_others_try_comes_back_soon_after(age_s: float) -> None:
+    held = replace(NEW, state=State.HALF_OPEN, opened_at=NOW - age_s * SECOND)
+    blocked = Blocked(NOW, State.HALF_OPEN, "")
+    found = wake_at(blocked, held, now=NOW, last=NOW + timedelta(hours=1), rand=0.999)
+    assert found is not None
+    assert NOW < found <= NOW + 5 * SECOND
 
 
 def test_a_blocked_call_is_not_put_off_beyond_its_last_start() -> None:
