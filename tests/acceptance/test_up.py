@@ -199,7 +199,7 @@ class Args(BaseModel):
 app = App("broken")
 far = app.dependency("far", "env:NO_SUCH_PLACE")
 
-@far.http("far.do", effect=Effect.{effect}, intent=lambda a: ("n", str(a.n)))
+@far.http("far.do", effect=Effect.{effect}, succeeded=bool, intent=lambda a: ("n", str(a.n)))
 def do(args: Args) -> Request:
     return Request.post("/do", json={{"n": args.n}})
 
