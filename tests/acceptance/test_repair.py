@@ -98,7 +98,8 @@ def test_what_happened_is_offset_although_its_run_was_to_leave_what_it_did(stage
     (debit,) = stage.book.effects("wallet", key=call.operation)
     decided = ("--compensate", "--receipt", debit.id, "--reason", "charged in error", "--by", "pat")
     result = fencepost(stage, "repair", str(call.id), *decided)
-    assert result.stdout == f"call {call.id} is SUCCEEDED; its effect is to be offset\n", result.output
+    said = f"call {call.id} is SUCCEEDED; its effect is to be offset; see fencepost show {run}\n"
+    assert result.stdout == said, result.output
     assert stage.ended(run) == ["STOPPED"]
     assert stage.history(run).run.stop_reason == "operator"
     assert stage.effects(reference) == ["debit", "refund"]
