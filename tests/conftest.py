@@ -34,6 +34,18 @@ hypothesis.settings.register_profile(
 hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("here"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "here")
 
+
+@pytest.fixture(scope="module", autouse=True)
+def own_credentials() -> Iterator[None]:
+    """What a module has its process log in with is no credential of the next one."""
+    from fencepost import redaction
+
+    kept = redaction._OWN
+    before = kept.values, kept.forms, kept.escaped
+    yield
+    kept.values, kept.forms, kept.escaped = before
+
+
 SETTINGS = {"max_connections": "400", "max_wal_size": "128MB"}
 
 

@@ -253,17 +253,18 @@ _SHOWN = re.compile(rf"(?<!\\)(\\++)(?=[u{_HIDDEN}])|[{_HIDDEN}]")
 _CUT_ESCAPE = re.compile(r"(?<!\\)\\++(?:u[0-9a-f]{0,3})?\Z")
 
 
-def sanitize(text: object, limit: int) -> str:
+def sanitize(text: object, limit: int, *, data: bool = False) -> str:
     r"""`text` as at most `limit` characters that can be stored and shown anywhere; never raises.
 
     NUL, other controls but tab and line ends, directional overrides and lone surrogates become visible, NUL
     as `\u0000`; backslashes in front of those or of a `u` are doubled, so that an uncut text reads back.
     What this process has to hide is hidden before it is cut, and a cut text ends in "…". Anything but text is
-    shown by `str`, undecodable bytes as surrogates.
+    shown by `str`, undecodable bytes as surrogates. Of `data`, by which something is found again (a label, a
+    receipt), nothing is hidden: it would be another.
     """
     if limit <= 0:
         return ""
-    raw = hidden(_as_text(text))
+    raw = _as_text(text) if data else hidden(_as_text(text))
     safe = _SHOWN.sub(_visible, raw[: limit + 1])
     if len(safe) <= limit:
         return safe

@@ -409,7 +409,7 @@ def storable_receipt(found: object) -> str | None:
         return None
     if isinstance(found, int | float | Decimal) and (not found or not math.isfinite(found)):
         return None
-    text = sanitize(found, MAX_RECEIPT_CHARS)
+    text = sanitize(found, MAX_RECEIPT_CHARS, data=True)
     return text if any(one.isprintable() and not one.isspace() for one in text) else None
 
 

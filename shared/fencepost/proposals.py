@@ -90,7 +90,7 @@ def validate(
 
     `ordinal` is the proposal's place in its turn. A proposal without a label is labelled `turn.ordinal`.
     """
-    label = sanitize(proposal.call_id, LABEL_CHARS) or f"{turn}.{ordinal}"
+    label = sanitize(proposal.call_id, LABEL_CHARS, data=True) or f"{turn}.{ordinal}"
     try:
         tool, args = _recognised(proposal, tools, limits)
         text, hashed = _canonical(tool, args, limits)

@@ -12,6 +12,7 @@ import pytest
 
 from fencepost import redaction
 from fencepost.canonical import sanitize
+from fencepost.outcomes import storable_receipt
 from fencepost.settings import load_settings, redact
 from fencepost.states import StopReason
 from fencepost_ops.api.problems import Problem
@@ -135,3 +136,10 @@ def test_an_error_nobody_caught_is_printed_without_it() -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("ValueError: ***") == 2
     assert "ValueError: a-long" not in ended.stderr
+
+
+def test_what_something_is_found_by_again_stays_what_it_is() -> None:
+    redaction.own("second-best")
+    assert sanitize("the second-best of them", 100) == "the *** of them"
+    assert sanitize("second-best", 100, data=True) == "second-best"
+    assert storable_receipt("second-best") == "second-best"
