@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -226,11 +226,6 @@ def test_pure_parts_are_not_accused(name: str) -> None:
 
 def test_a_clock_of_whole_seconds_is_found_too() -> None:
     tool = tools.app.tool("right.dedupes")
-    slow = tools.app.tool("right.dedupes").__class__(
-        **{
-            **vars(tool),
-            "request": lambda a: Request.post("/c", json={"ref": f"{a.order}-{int(time.time())}"}),
-        }
-    )
+    slow = replace(tool, request=lambda a: Request.post("/c", json={"ref": f"{a.order}-{int(time.time())}"}))
     (line,) = probe.unlike_requests(slow, tools.Order(order="o-1"), "k")
     assert line.startswith("body ref: o-1-")

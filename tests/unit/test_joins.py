@@ -73,7 +73,7 @@ def test_the_turns_word_goes_before_the_agents_and_that_before_its_tools() -> No
     debit = app.registry["wallet.debit", 1]
     quorum, first = Join.quorum(2), Join.first()
     asks = [ChildSpec("p", join=join) for join in (quorum, first)]
-    tools = [type(debit)(**{**vars(debit), "child": spec}) for spec in asks]
+    tools = [replace(debit, child=spec) for spec in asks]
     assert join_of(first, quorum, tools) == first
     assert join_of(None, first, tools) == first
     assert join_of(None, None, [tools[0], debit, None]) == quorum
